@@ -1,0 +1,52 @@
+"""Small array helpers shared by the graphs: lists of lists as two flat arrays (CSR)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Csr(NamedTuple):
+    """Lists of ints as flat arrays: list ``i`` is ``index[start[i]:start[i + 1]]``.
+
+    ``start`` is int64 of shape (n + 1,), ``index`` int64 of shape (total,).
+    """
+
+    start: np.ndarray
+    index: np.ndarray
+
+    def row(self, i: int) -> np.ndarray:
+        return self.index[self.start[i] : self.start[i + 1]]
+
+    @property
+    def rows(self) -> int:
+        return len(self.start) - 1
+
+    def owners(self) -> np.ndarray:
+        """For each entry of ``index``, the row it belongs to."""
+        return np.repeat(np.arange(self.rows, dtype=np.int64), np.diff(self.start))
+
+    def transposed(self, columns: int) -> Csr:
+        """The lists the other way round; each is in ascending order of row."""
+        order = np.argsort(self.index, kind="stable")
+        counts = (
+            np.bincount(self.index, minlength=columns) if len(self.index) else np.zeros(columns, np.int64)
+        )
+        start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return Csr(frozen(start), frozen(self.owners()[order]))
+
+
+def csr(lists: Sequence[Iterable[int]]) -> Csr:
+    """Build from Python lists."""
+    rows = [list(row) for row in lists]
+    start = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    index = np.array([x for row in rows for x in row], dtype=np.int64)
+    return Csr(frozen(start), frozen(index))
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    """Mark an array read-only and return it."""
+    array.setflags(write=False)
+    return array

@@ -1,0 +1,317 @@
+"""JointGraph: forward and backward ops that read and write values.
+
+Every problem turns into one, and every solver ends in a :class:`~remat_lab.schedule.Schedule` on one, so
+that all methods are simulated, stepped, drawn, executed and compared by the same code.
+
+Rules
+-----
+* Ops are numbered in a valid execution order (the *plain* order); every value is written before it is read.
+* A value that no op writes is *resident*: parameters, inputs, incoming gradients. It costs nothing a
+  schedule can change and is reported as the baseline.
+* A value that several ops write is an *accumulated* value (the gradient of a tensor with several
+  consumers). The first writer allocates it, the others add in place, and it may be read once all of them
+  have contributed. A second run of a writer adds nothing to an instance that already has its share.
+* ``op_workspace`` is the most bytes the allocator holds while the op runs, above its level at entry, new
+  outputs included. Zero means unknown: the op then needs just the bytes it newly writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .arrays import Csr, csr, frozen
+from .errors import InvalidGraph
+
+if TYPE_CHECKING:
+    from .graph import ComputationGraph
+
+#: What a value is. A trace has one column for each of these that a schedule can change, plus "workspace".
+CATEGORIES = (
+    "activation",
+    "gradient",
+    "parameter gradient",
+    "buffer",
+    "output",
+    "parameter",
+    "input",
+)
+TIME_UNITS = ("s", "flop", "paper")
+
+
+@dataclass(frozen=True, eq=False)
+class JointGraph:
+    """Ops and values of one training step.
+
+    Parameters
+    ----------
+    op_names, op_types : sequence of str, one per op
+    op_time : array of float, shape (ops,), in ``time_unit``
+    op_workspace : array of int, shape (ops,), bytes
+    op_backward : array of bool, shape (ops,)
+    reads, writes : Csr, op -> values
+    value_names : sequence of str, one per value
+    value_bytes : array of int, shape (values,)
+    value_category : array of int, shape (values,), an index into :data:`CATEGORIES`
+    outputs : array of int, values that must be there at the end (parameter gradients, the loss, new buffers)
+    op_modules : sequence of str, the module each op belongs to ("" when unknown)
+
+    Raises
+    ------
+    InvalidGraph
+        On a negative or non-finite cost, an index out of range, or a read before any write.
+    """
+
+    op_names: tuple[str, ...]
+    op_types: tuple[str, ...]
+    op_time: np.ndarray
+    op_workspace: np.ndarray
+    op_backward: np.ndarray
+    reads: Csr
+    writes: Csr
+    value_names: tuple[str, ...]
+    value_bytes: np.ndarray
+    value_category: np.ndarray
+    outputs: np.ndarray
+    op_modules: tuple[str, ...] = ()
+    time_unit: str = "paper"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        ops, values = len(self.op_names), len(self.value_names)
+        put = object.__setattr__
+        put(self, "op_names", tuple(map(str, self.op_names)))
+        put(self, "op_types", tuple(map(str, self.op_types)))
+        put(self, "value_names", tuple(map(str, self.value_names)))
+        put(self, "op_modules", tuple(self.op_modules) or ("",) * ops)
+        put(self, "op_time", frozen(np.array(self.op_time, dtype=np.float64)))
+        put(self, "op_workspace", frozen(np.array(self.op_workspace, dtype=np.int64)))
+        put(self, "op_backward", frozen(np.array(self.op_backward, dtype=bool)))
+        put(self, "value_bytes", frozen(np.array(self.value_bytes, dtype=np.int64)))
+        put(self, "value_category", frozen(np.array(self.value_category, dtype=np.int64)))
+        put(self, "outputs", frozen(np.unique(np.array(self.outputs, dtype=np.int64))))
+        for label, got, want in (
+            ("op_types", len(self.op_types), ops),
+            ("op_modules", len(self.op_modules), ops),
+            ("op_time", len(self.op_time), ops),
+            ("op_workspace", len(self.op_workspace), ops),
+            ("op_backward", len(self.op_backward), ops),
+            ("reads", self.reads.rows, ops),
+            ("writes", self.writes.rows, ops),
+            ("value_bytes", len(self.value_bytes), values),
+            ("value_category", len(self.value_category), values),
+        ):
+            if got != want:
+                raise InvalidGraph(f"{label} has {got} entries, expected {want}")
+        if self.time_unit not in TIME_UNITS:
+            raise InvalidGraph(f"time_unit must be one of {TIME_UNITS}, got {self.time_unit!r}")
+        for label, index in (
+            ("reads", self.reads.index),
+            ("writes", self.writes.index),
+            ("outputs", self.outputs),
+        ):
+            if len(index) and not (0 <= index.min() and index.max() < values):
+                raise InvalidGraph(f"{label} names a value outside 0..{values - 1}")
+        bad = np.flatnonzero(~(np.isfinite(self.op_time) & (self.op_time >= 0)))
+        if len(bad):
+            raise InvalidGraph(
+                f"op {self.op_names[bad[0]]!r} has time {self.op_time[bad[0]]}: need a number >= 0"
+            )
+        for label, names, amounts in (
+            ("workspace", self.op_names, self.op_workspace),
+            ("bytes", self.value_names, self.value_bytes),
+        ):
+            bad = np.flatnonzero(amounts < 0)
+            if len(bad):
+                raise InvalidGraph(f"{names[bad[0]]!r} has {label} {amounts[bad[0]]}: need a number >= 0")
+        self._check_order()
+
+    def _check_order(self) -> None:
+        last_writer = np.full(len(self.value_names), -1, dtype=np.int64)
+        np.maximum.at(last_writer, self.writes.index, self.writes.owners())
+        late = np.flatnonzero(last_writer[self.reads.index] >= self.reads.owners())
+        if len(late):
+            op, value = self.reads.owners()[late[0]], self.reads.index[late[0]]
+            raise InvalidGraph(
+                f"op {self.op_names[op]!r} reads {self.value_names[value]!r} before "
+                f"{self.op_names[last_writer[value]]!r} has written it: list ops in an order that can run"
+            )
+
+    # -- sizes and lookups ---------------------------------------------------------------------------------
+    @property
+    def n_ops(self) -> int:
+        return len(self.op_names)
+
+    @property
+    def n_values(self) -> int:
+        return len(self.value_names)
+
+    @property
+    def joint(self) -> JointGraph:
+        return self
+
+    @cached_property
+    def writers(self) -> Csr:
+        """value -> ops that write it, ascending."""
+        return self.writes.transposed(self.n_values)
+
+    @cached_property
+    def readers(self) -> Csr:
+        """value -> ops that read it, ascending."""
+        return self.reads.transposed(self.n_values)
+
+    @cached_property
+    def writer_count(self) -> np.ndarray:
+        """Number of ops that write each value, int64 of shape (values,)."""
+        return frozen(np.diff(self.writers.start))
+
+    @cached_property
+    def resident(self) -> np.ndarray:
+        """bool of shape (values,): no op writes it, so it is always there."""
+        return frozen(self.writer_count == 0)
+
+    @cached_property
+    def baseline(self) -> int:
+        """Bytes of the resident values."""
+        return int(self.value_bytes[self.resident].sum())
+
+    @cached_property
+    def plain_time(self) -> float:
+        """Time of every op once."""
+        return float(self.op_time.sum())
+
+    @cached_property
+    def graph(self) -> ComputationGraph:
+        """The forward part as a ComputationGraph: one node per forward op that writes something.
+
+        A node's memory is the sum of its values; its joint graph is this one.
+        """
+        from .graph import project
+
+        return project(self)
+
+    # -- making one ----------------------------------------------------------------------------------------
+    @classmethod
+    def build(
+        cls,
+        ops: Iterable[Mapping[str, Any]],
+        values: Iterable[Mapping[str, Any]],
+        outputs: Iterable[int],
+        *,
+        time_unit: str = "paper",
+        name: str = "",
+    ) -> JointGraph:
+        """Build from dicts.
+
+        ``ops``: name, type, time, workspace (0), backward (False), module (""), reads, writes (value
+        indices). ``values``: name, bytes, category ("activation").
+        """
+        ops, values = list(ops), list(values)
+        return cls(
+            op_names=tuple(str(op["name"]) for op in ops),
+            op_types=tuple(str(op.get("type", "")) for op in ops),
+            op_time=np.array([op.get("time", 0.0) for op in ops], dtype=np.float64),
+            op_workspace=np.array([op.get("workspace", 0) for op in ops], dtype=np.int64),
+            op_backward=np.array([op.get("backward", False) for op in ops], dtype=bool),
+            reads=csr([sorted(set(op.get("reads", ()))) for op in ops]),
+            writes=csr([sorted(set(op.get("writes", ()))) for op in ops]),
+            value_names=tuple(str(value["name"]) for value in values),
+            value_bytes=np.array([value["bytes"] for value in values], dtype=np.int64),
+            value_category=np.array(
+                [CATEGORIES.index(value.get("category", "activation")) for value in values], dtype=np.int64
+            ),
+            outputs=np.array(list(outputs), dtype=np.int64),
+            op_modules=tuple(str(op.get("module", "")) for op in ops),
+            time_unit=time_unit,
+            name=name,
+        )
+
+    def with_costs(
+        self,
+        *,
+        op_time: Sequence[float] | np.ndarray | None = None,
+        op_workspace: Sequence[int] | np.ndarray | None = None,
+        value_bytes: Sequence[int] | np.ndarray | None = None,
+        time_unit: str | None = None,
+    ) -> JointGraph:
+        """The same ops and values with other costs (a calibration's, say)."""
+        return replace(
+            self,
+            op_time=self.op_time if op_time is None else op_time,
+            op_workspace=self.op_workspace if op_workspace is None else op_workspace,
+            value_bytes=self.value_bytes if value_bytes is None else value_bytes,
+            time_unit=time_unit or self.time_unit,
+        )
+
+    # -- storage -------------------------------------------------------------------------------------------
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; :meth:`from_dict` reads it back exactly."""
+        return {
+            "format": "remat_lab.JointGraph/1",
+            "name": self.name,
+            "time_unit": self.time_unit,
+            "ops": [
+                {
+                    "name": self.op_names[i],
+                    "type": self.op_types[i],
+                    "time": float(self.op_time[i]),
+                    "workspace": int(self.op_workspace[i]),
+                    "backward": bool(self.op_backward[i]),
+                    "module": self.op_modules[i],
+                    "reads": self.reads.row(i).tolist(),
+                    "writes": self.writes.row(i).tolist(),
+                }
+                for i in range(self.n_ops)
+            ],
+            "values": [
+                {
+                    "name": self.value_names[i],
+                    "bytes": int(self.value_bytes[i]),
+                    "category": CATEGORIES[self.value_category[i]],
+                }
+                for i in range(self.n_values)
+            ],
+            "outputs": self.outputs.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> JointGraph:
+        try:
+            return cls.build(
+                data["ops"],
+                data["values"],
+                data["outputs"],
+                time_unit=data["time_unit"],
+                name=data.get("name", ""),
+            )
+        except (KeyError, TypeError) as error:
+            raise InvalidGraph(f"not a remat_lab joint graph: {error!r}") from error
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> JointGraph:
+        return cls.from_dict(json.loads(text))
+
+    def fingerprint(self) -> str:
+        """A short hash of everything a schedule depends on; saved plans carry it."""
+        import hashlib
+
+        digest = hashlib.sha256()
+        for array in (*self.reads, *self.writes, self.value_bytes, self.outputs, self.op_workspace):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        label = f" {self.name!r}" if self.name else ""
+        backward = int(self.op_backward.sum())
+        return (
+            f"JointGraph({label.strip() + ', ' if label else ''}{self.n_ops - backward} forward and "
+            f"{backward} backward ops, {self.n_values} values)"
+        )

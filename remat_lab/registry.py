@@ -1,0 +1,203 @@
+"""The methods there are, and how to join them.
+
+A method is a function that looks at one view of a problem (its forward graph, its joint graph, or a chain)
+and a :class:`Request`, and returns a :class:`Solution`. ``solve()`` does the rest: it reads the budget,
+checks the schedule by simulating it, and makes the Plan.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .errors import RematError, UnknownMethod
+from .schedule import Schedule
+
+ACCOUNTINGS = ("simulated", "paper")
+
+#: Which attribute of a problem a method plans on.
+VIEWS = ("graph", "joint", "chain")
+
+
+class Request(NamedTuple):
+    """What is asked of a method: a budget (``None``: no bound) and how it is counted."""
+
+    budget: int | None
+    accounting: str = "simulated"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a method answers.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    details : the family's own object (a lower-set sequence, a policy table, ...)
+    status : "optimal" (proven, within the family and accounting) or "feasible"
+    paper_peak, paper_overhead : the method's own formula, reported under ``accounting="paper"``
+    bound : a proven lower bound on the overhead of any schedule within the budget, if the method has one
+    """
+
+    schedule: Schedule
+    details: Any = None
+    status: str = "feasible"
+    paper_peak: int | None = None
+    paper_overhead: float | None = None
+    bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Method:
+    """One entry of the registry.
+
+    ``solve(view, request, **options) -> Solution``; ``points(view, accounting, **options)`` returns every
+    solution worth having as a list (a frontier's raw material); ``minimum(view, accounting, **options)``
+    the least feasible budget; ``paper_vanilla(view)`` what "100%" means under paper accounting. All but
+    ``solve`` are optional: ``frontier()`` and ``minimum_budget()`` fall back on searching with ``solve``.
+    """
+
+    name: str
+    solve: Callable[..., Solution]
+    view: str = "graph"
+    summary: str = ""
+    paper: str = ""
+    needs_budget: bool = True
+    points: Callable[..., list[Solution]] | None = None
+    minimum: Callable[..., int] | None = None
+    paper_vanilla: Callable[[Any], int] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def look_at(self, problem: Any) -> Any:
+        """The view of the problem this method plans on."""
+        found = getattr(problem, self.view, None)
+        if found is None:
+            kinds = {
+                "chain": "a Chain",
+                "graph": "a ComputationGraph, a JointGraph or a captured model",
+                "joint": "a ComputationGraph, a JointGraph, a Chain or a captured model",
+            }
+            raise TypeError(
+                f"method {self.name!r} plans {kinds[self.view]}; got {type(problem).__name__}. "
+                "See remat_lab.methods() for what each method takes."
+            )
+        return found
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        unknown = sorted(set(options) - set(self.options))
+        if unknown:
+            allowed = ", ".join(f"{k}={v!r}" for k, v in self.options.items()) or "none"
+            raise ValueError(f"method {self.name!r} has no option {unknown[0]!r}; its options: {allowed}")
+
+
+_METHODS: dict[str, Method] = {}
+
+#: Modules that register the built-in methods when imported. Those that need torch are imported on demand.
+_BUILTIN = (
+    "remat_lab.solvers.vanilla",
+    "remat_lab.solvers.chen",
+    "remat_lab.solvers.kusumoto",
+)
+_loaded = False
+
+
+def method(
+    name: str,
+    *,
+    view: str = "graph",
+    summary: str = "",
+    paper: str = "",
+    needs_budget: bool = True,
+    points: Callable[..., list[Solution]] | None = None,
+    minimum: Callable[..., int] | None = None,
+    paper_vanilla: Callable[[Any], int] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register ``fn(view, request, **options) -> Solution`` as a method.
+
+    Options are the function's keyword arguments with defaults. A second registration under the same name
+    replaces the first, so that a notebook cell can be run again.
+    """
+    if view not in VIEWS:
+        raise ValueError(f"view must be one of {VIEWS}, got {view!r}")
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = list(inspect.signature(fn).parameters.values())[2:]
+        doc = (inspect.getdoc(fn) or "").strip().splitlines()
+        _METHODS[name] = Method(
+            name=name,
+            solve=fn,
+            view=view,
+            summary=summary or (doc[0] if doc else ""),
+            paper=paper,
+            needs_budget=needs_budget,
+            points=points,
+            minimum=minimum,
+            paper_vanilla=paper_vanilla,
+            options={p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty},
+        )
+        return fn
+
+    return register
+
+
+def _load_builtin() -> None:
+    global _loaded
+    if not _loaded:
+        _loaded = True
+        for module in _BUILTIN:
+            importlib.import_module(module)
+
+
+def lookup(name: str) -> Method:
+    """The method of that name.
+
+    Raises
+    ------
+    UnknownMethod
+        With the closest names.
+    """
+    _load_builtin()
+    if name not in _METHODS:
+        raise UnknownMethod(name, _METHODS)
+    return _METHODS[name]
+
+
+class MethodTable(tuple[Method, ...]):
+    """The registered methods; iterates over them, and shows a table in a notebook or a terminal."""
+
+    @property
+    def names(self) -> list[str]:
+        return [entry.name for entry in self]
+
+    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+        takes = {"graph": "graph", "joint": "joint graph", "chain": "chain"}
+        for entry in self:
+            options = ", ".join(f"{k}={v!r}" for k, v in entry.options.items())
+            yield entry.name, takes[entry.view], options, f"{entry.summary} {entry.paper}".strip()
+
+    def __repr__(self) -> str:
+        width = max((len(name) for name in self.names), default=0)
+        return "\n".join(f"{name:<{width}}  {takes:<11}  {text}" for name, takes, _, text in self.rows())
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in self.rows()
+        )
+        head = "".join(f"<th>{title}</th>" for title in ("method", "plans a", "options", "what it does"))
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def methods(problem: Any = None) -> MethodTable:
+    """Every registered method, or those that can plan ``problem``."""
+    _load_builtin()
+    chosen = [m for m in _METHODS.values() if problem is None or getattr(problem, m.view, None) is not None]
+    return MethodTable(chosen)
+
+
+class MethodFailed(RematError):
+    """A method returned something that is no answer; the message names what is wrong."""

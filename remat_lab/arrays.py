@@ -15,7 +15,7 @@ class Csr(NamedTuple):
     """
 
     start: np.ndarray
-    index: np.ndarray
+    index: np.ndarray  # type: ignore[assignment]
 
     def row(self, i: int) -> np.ndarray:
         return self.index[self.start[i] : self.start[i + 1]]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from .units import format_bytes
+
 
 class RematError(Exception):
     """Base of every error this package raises on purpose."""
@@ -58,6 +60,15 @@ class InfeasibleBudget(RematError):
     def __init__(self, message: str, *, minimum: int | None = None):
         super().__init__(message)
         self.minimum = minimum
+
+    @classmethod
+    def of(cls, method: str, budget: int, minimum: int) -> InfeasibleBudget:
+        """The error for a method whose least peak is ``minimum`` bytes."""
+        return cls(
+            f"{method} cannot fit in {format_bytes(budget)} ({budget} B): the least it can do is "
+            f"{format_bytes(minimum)} ({minimum} B). Raise the budget to that, or try another method.",
+            minimum=minimum,
+        )
 
 
 class UnknownMethod(RematError, ValueError):

@@ -297,7 +297,7 @@ class ComputationGraph:
 def _cost(node: Mapping[str, Any], key: str, default: float | None = None) -> float:
     value = node.get(key, default)
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = float(value)
     except (TypeError, ValueError):
         raise InvalidGraph(f"node {node['name']!r} has {key} {value!r}: need a number >= 0") from None
     if not np.isfinite(number) or number < 0:
@@ -308,7 +308,7 @@ def _cost(node: Mapping[str, Any], key: str, default: float | None = None) -> fl
 def _bytes(node: Mapping[str, Any], key: str, default: int | None = None) -> int:
     value = node.get(key, default)
     number = _cost(node, key, default)  # refuses NaN, infinities, negatives and text
-    exact = int(value) if not isinstance(value, float) else int(number)  # type: ignore[arg-type]
+    exact = int(value) if not isinstance(value, float) else int(number)
     if exact != value:
         raise InvalidGraph(f"node {node['name']!r} has {key} {value!r}: need whole bytes")
     if exact >= 2**62:

@@ -242,9 +242,9 @@ class JointGraph:
         """The same ops and values with other costs (a calibration's, say)."""
         return replace(
             self,
-            op_time=self.op_time if op_time is None else op_time,
-            op_workspace=self.op_workspace if op_workspace is None else op_workspace,
-            value_bytes=self.value_bytes if value_bytes is None else value_bytes,
+            op_time=self.op_time if op_time is None else np.asarray(op_time),
+            op_workspace=self.op_workspace if op_workspace is None else np.asarray(op_workspace),
+            value_bytes=self.value_bytes if value_bytes is None else np.asarray(value_bytes),
             time_unit=time_unit or self.time_unit,
         )
 

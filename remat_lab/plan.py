@@ -166,7 +166,7 @@ class Frontier:
         """
         i = int(np.searchsorted(self.budget, budget, side="right")) - 1
         if i < 0:
-            raise _infeasible(self.method, budget, self.minimum)
+            raise InfeasibleBudget.of(self.method, budget, self.minimum)
         return i
 
     def at(self, budget: int) -> Plan:
@@ -308,7 +308,7 @@ def _checked(
     trace = simulate(solution.schedule)
     peak, overhead = _figures(solution, trace, accounting)
     if budget is not None and peak > budget:
-        raise _infeasible(entry.name, budget, peak)
+        raise InfeasibleBudget.of(entry.name, budget, peak)
     plain = trace.joint.plain_time
     return Plan(
         method=entry.name,
@@ -332,14 +332,6 @@ def _figures(solution: Solution, trace: Trace, accounting: str) -> tuple[int, fl
     peak = trace.peak if solution.paper_peak is None else solution.paper_peak
     overhead = trace.overhead if solution.paper_overhead is None else solution.paper_overhead
     return peak, overhead
-
-
-def _infeasible(name: str, budget: int, minimum: int) -> InfeasibleBudget:
-    return InfeasibleBudget(
-        f"{name} cannot fit in {format_bytes(budget)} ({budget} B): the least it can do is "
-        f"{format_bytes(minimum)} ({minimum} B). Raise the budget to that, or try another method.",
-        minimum=minimum,
-    )
 
 
 def _minimum(entry: Method, view: Any, accounting: str, options: dict[str, Any]) -> int:
@@ -430,23 +422,3 @@ def _key(options: dict[str, Any]) -> Any:
             for k, v in options.items()
         )
     )
-
-
-def least_overhead(points: list[Solution], request: Request, name: str) -> Solution:
-    """Among a method's solutions, the one with least overhead whose simulated peak keeps the budget.
-
-    Raises
-    ------
-    InfeasibleBudget
-        Naming the least peak among them.
-    """
-    measured = [(s, simulate(s.schedule)) for s in points]
-    fitting = [
-        (t.overhead, t.peak, i)
-        for i, (_, t) in enumerate(measured)
-        if request.budget is None or t.peak <= request.budget
-    ]
-    if not fitting:
-        assert request.budget is not None
-        raise _infeasible(name, request.budget, min(t.peak for _, t in measured))
-    return points[min(fitting)[2]]

@@ -50,7 +50,7 @@ class Solution:
     bound: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Method:
     """One entry of the registry.
 

@@ -23,7 +23,7 @@ class Action(NamedTuple):
     """One action, for people: ``kind`` is "run" or "free", ``index`` an op or a value."""
 
     kind: str
-    index: int
+    index: int  # type: ignore[assignment]
     name: str
 
 

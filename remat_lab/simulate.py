@@ -36,7 +36,7 @@ class LiveValue(NamedTuple):
     name: str
     bytes: int
     category: str
-    index: int
+    index: int  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,11 +133,9 @@ def simulate(plan: Plan | Schedule) -> Trace:
     )
     if status != _OK:
         raise _invalid(schedule, int(status), int(step), int(value))
-    spent = (
-        np.where(schedule.actions >= 0, joint.op_time[np.maximum(schedule.actions, 0)], 0.0)
-        if joint.n_ops
-        else []
-    )
+    runs = schedule.actions >= 0
+    spent = np.zeros(len(schedule), dtype=np.float64)
+    spent[runs] = joint.op_time[schedule.actions[runs]]
     return Trace(
         schedule=schedule,
         bytes=frozen(after),

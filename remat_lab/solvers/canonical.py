@@ -105,6 +105,7 @@ def schedule_keeping(graph: ComputationGraph, segment: np.ndarray, kept: np.ndar
             joint.op_backward,
             *joint.reads,
             *joint.writes,
+            *joint.writers,
             _first_writer(graph),
         ),
     )
@@ -145,7 +146,17 @@ def _cached(segment, succ_start, succ_index):
 
 @njit(cache=True)
 def _canonical_ops(
-    segment, kept, node_of_op, backward, read_start, read_index, write_start, write_index, writer
+    segment,
+    kept,
+    node_of_op,
+    backward,
+    read_start,
+    read_index,
+    write_start,
+    write_index,
+    writer_start,
+    writer_index,
+    writer,
 ):
     """Op order of a canonical strategy.
 
@@ -178,7 +189,8 @@ def _canonical_ops(
                 if w < 0:
                     continue
                 if backward[w]:
-                    upstream = min(upstream, place[w])
+                    for f in range(writer_start[read_index[e]], writer_start[read_index[e] + 1]):
+                        upstream = min(upstream, place[writer_index[f]])
                 else:
                     own = max(own, place[w])
             place[op] = upstream if own < 0 else min(own, upstream)

@@ -14,11 +14,12 @@ import numpy as np
 from ..errors import InfeasibleBudget
 from ..graph import ComputationGraph
 from ..memo import memo
-from ..registry import Request, Solution, least_overhead, method
+from ..registry import Request, Solution, method
 from ..units import format_bytes
 from .canonical import sequence_of
 from .kusumoto import paper_vanilla, solution_of
 from .lower_sets import Family, bits_of
+from .selection import least_overhead
 
 
 def single_boundary_sets(graph: ComputationGraph) -> Family:

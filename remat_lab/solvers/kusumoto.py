@@ -24,10 +24,11 @@ from numba import njit
 from ..errors import InfeasibleBudget
 from ..graph import ComputationGraph
 from ..memo import memo
-from ..registry import Request, Solution, least_overhead, method
+from ..registry import Request, Solution, method
 from ..units import format_bytes
 from .canonical import LowerSetSequence, canonical_schedule, sequence_of
 from .lower_sets import Family, approximate_family
+from .selection import least_overhead
 
 OBJECTIVES = ("time", "memory")
 

@@ -1,0 +1,154 @@
+"""Every private torch name this package leans on, behind a few functions.
+
+Tested with torch 2.13.0 (CPU). These names move between minor releases, so nothing outside this module
+imports one. The alarm, should a release change them, is the parity test in ``tests/execution``: gradients,
+buffers, random state and bytes of every captured network against eager.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.fx import traceback as fx_traceback
+from torch.utils import _pytree as pytree
+
+TESTED_TORCH = ("2.13.0",)
+
+__all__ = [
+    "TESTED_TORCH",
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "annotation",
+    "eager_kernels",
+    "export_joint",
+    "output_descriptors",
+    "pytree",
+    "storage_key",
+]
+
+# ATen ops for which the tracer has a Python decomposition where eager runs one kernel of its own. Their memory
+# differs (GPT-2 and BERT: 10 to 14%), and for recurrent nets the random stream does, too.
+_EAGER_KERNELS = (
+    "dropout",
+    "gru",
+    "lstm",
+    "rnn_relu",
+    "rnn_tanh",
+    "matmul",
+    "hardshrink",
+    "softshrink",
+    "multi_margin_loss",
+    "multilabel_margin_loss_forward",
+    "upsample_bicubic2d",
+    "upsample_bilinear2d",
+    "upsample_linear1d",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "upsample_trilinear3d",
+    "_upsample_bicubic2d_aa",
+    "_upsample_bilinear2d_aa",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+)
+
+
+@contextlib.contextmanager
+def eager_kernels() -> Iterator[None]:
+    """While active, tracing sees the kernels eager runs instead of Python decompositions of them."""
+    import torch._decomp  # registers what is to be hidden
+
+    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+    hidden: list[tuple[Any, Any, Any]] = []
+    for name in _EAGER_KERNELS:
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            op = getattr(packet, overload)
+            for key in keys:
+                if key in op.py_kernels:
+                    hidden.append((op, key, op.py_kernels.pop(key)))
+            op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, key, kernel in hidden:
+            op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
+
+
+def export_joint(module: nn.Module, args: tuple[Any, ...]) -> torch.fx.GraphModule:
+    """The joint forward and backward ATen graph of a module that returns its loss, under fake tensors.
+
+    Placeholders carry ``meta["desc"]``; the descriptors of the outputs are :func:`output_descriptors`.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(fx_traceback.preserve_node_meta())
+        return aot_export_joint_with_descriptors(stack, module, args).graph_module
+
+
+@contextlib.contextmanager
+def annotation(label: Any) -> Iterator[None]:
+    """Nodes traced while active carry ``label`` as ``meta["custom"]["remat_lab"]``."""
+    meta = fx_traceback.current_meta
+    before = meta.get("custom")
+    meta["custom"] = {**(before or {}), "remat_lab": label}
+    try:
+        yield
+    finally:
+        if before is None:
+            meta.pop("custom", None)
+        else:
+            meta["custom"] = before
+
+
+def output_descriptors(graph_module: torch.fx.GraphModule) -> list[tuple[str, str, Any]]:
+    """(kind, target, node) of each output: kind is "loss", "gradient" or "mutation".
+
+    ``target`` names the parameter or buffer stand-in, or is ``args[i]`` for a plain input.
+    """
+    output = next(node for node in graph_module.graph.nodes if node.op == "output")
+    found = []
+    for node, desc in zip(output.args[0], output.meta["desc"], strict=True):
+        if desc is None or node is None:
+            continue
+        kind = type(desc).__name__
+        if kind == "PlainAOTOutput":
+            found.append(("loss", "", node))
+        elif kind == "GradAOTOutput":
+            found.append(("gradient", input_target(desc.grad_of), node))
+        elif kind == "InputMutationAOTOutput":
+            found.append(("mutation", input_target(desc.mutated_input), node))
+        else:
+            raise NotImplementedError(f"an output described as {desc.expr()}")
+    return found
+
+
+def input_target(desc: Any) -> str:
+    """The stand-in's name, ``args[i]`` for a plain input, or "tangent"."""
+    kind = type(desc).__name__
+    if kind in ("ParamAOTInput", "BufferAOTInput"):
+        return desc.target
+    if kind == "PlainAOTInput":
+        return f"args[{desc.idx}]"
+    if kind == "TangentAOTInput":
+        return "tangent"
+    raise NotImplementedError(f"an input described as {desc.expr()}")
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Identity of a tensor's storage; stable while some tensor holds it."""
+    return tensor.untyped_storage()._cdata

@@ -1,0 +1,143 @@
+"""capture(): a torch model's forward and backward as a graph that can be planned, and run again as planned.
+
+Nothing is allocated: parameters and inputs may be real, fake or on the meta device, and a network of hundreds of
+gigabytes of activations is captured in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..graph import ComputationGraph
+from ..joint import JointGraph
+from .layers import layers
+from .storages import StorageGraph, build
+from .tracing import LossModule, Signature, StandIn, trace
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedModel:
+    """A model's training step: what can be planned, and what it takes to run a plan.
+
+    Attributes
+    ----------
+    joint : JointGraph
+        Forward and backward ATen ops. Values are storages; views cost nothing.
+    graph : ComputationGraph
+        The forward part, one node per op: what planning and execution use.
+    layers : ComputationGraph
+        The forward part, one node per layer's primary output: what the papers draw. Its joint graph is
+        ``joint``, so plans on it run, too.
+    model : nn.Module
+    inputs : list of tensor
+        The example tensors, in the order of the arguments.
+    """
+
+    model: nn.Module
+    inputs: list[torch.Tensor]
+    storages: StorageGraph
+    graph_module: torch.fx.GraphModule
+    loss_module: LossModule
+    standin: StandIn
+    signature: Signature
+
+    @property
+    def joint(self) -> JointGraph:
+        return self.storages.joint
+
+    @property
+    def graph(self) -> ComputationGraph:
+        return self.joint.graph
+
+    @cached_property
+    def layers(self) -> ComputationGraph:
+        return layers(self.storages)
+
+    @property
+    def name(self) -> str:
+        return self.joint.name
+
+    @cached_property
+    def input_names(self) -> list[str]:
+        """The name of each example tensor, as in the call."""
+        return input_names(self.signature)
+
+    def with_joint(self, joint: JointGraph) -> CapturedModel:
+        """The same model with other costs on its ops and values."""
+        return replace(self, storages=replace(self.storages, joint=joint))
+
+    def __repr__(self) -> str:
+        return f"CapturedModel({self.joint!r}, baseline {self.joint.baseline} bytes)"
+
+
+def capture(
+    model: nn.Module,
+    inputs: Any,
+    loss: Callable[..., torch.Tensor] | None = None,
+    *,
+    targets: Any = (),
+    name: str = "",
+) -> CapturedModel:
+    """Capture one training step of a model, without running it.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In the mode (train or eval) it will run in. Parameters may be real or on the meta device.
+    inputs : tensor, tuple or dict
+        One argument, several, or keyword arguments. Only shapes, dtypes and devices matter; tensors on the meta
+        device stand for CPU ones.
+    loss : callable, optional
+        ``loss(output, *targets)`` returns a scalar. Default: the model returns the scalar itself, or an output
+        with a ``.loss``.
+    targets : tensor or tuple of tensors
+        Passed to ``loss`` after the model's output; inputs like the others.
+    name : str
+        Default: the model's class.
+
+    Raises
+    ------
+    CaptureError
+        If the model cannot be captured; the message names the op or construct and what to do.
+
+    >>> # cap = capture(net, images, torch.nn.functional.cross_entropy, targets=labels)
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss must be callable, got {type(loss).__name__}")
+    if loss is None and not (isinstance(targets, tuple) and not targets):
+        raise ValueError("targets= are arguments of loss=: pass a loss")
+    graph_module, module, standin, signature, tensors = trace(model, inputs, loss, targets)
+    storages = build(graph_module, standin.names, input_names(signature), name or type(model).__name__)
+    return CapturedModel(model, tensors, storages, graph_module, module, standin, signature)
+
+
+def input_names(signature: Signature) -> list[str]:
+    """ "input 0", "target 0", or the keyword of each tensor argument."""
+    args, kwargs, targets = signature.rebuild([_Slot(i) for i in range(len(signature.tensor_at))])
+    names: dict[int, str] = {}
+    for prefix, group in (("input", enumerate(args)), ("", kwargs.items()), ("target", enumerate(targets))):
+        for key, argument in group:
+            found = [leaf for leaf in _leaves(argument) if isinstance(leaf, _Slot)]
+            for k, slot in enumerate(found):
+                label = f"{prefix} {key}".strip()
+                names[slot.index] = label if len(found) == 1 else f"{label}[{k}]"
+    return [names[i] for i in range(len(names))]
+
+
+@dataclass(frozen=True)
+class _Slot:
+    index: int
+
+
+def _leaves(argument: Any) -> list[Any]:
+    from ._torch_private import pytree
+
+    return pytree.tree_leaves(argument)

@@ -1,0 +1,258 @@
+"""From a traced joint graph to a JointGraph: values are storages, views cost nothing.
+
+A *value* is a storage. An *op* is a node that makes at least one new storage; it reads the storages behind its
+arguments. Every other node is a *view*: it shares a storage and is rebuilt from its base whenever it is read, so
+no schedule ever has to keep one. An op with several outputs owns several storages with lifetimes of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..errors import CaptureError
+from ..joint import JointGraph
+from . import _torch_private as private
+
+
+@dataclass(frozen=True)
+class Label:
+    """Where a node comes from: the module, the number of the torch call, and the call's name."""
+
+    module: str = ""
+    call: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the joint graph returns: ``kind`` is "loss", "gradient" or "mutation"; ``target`` a tensor's name."""
+
+    kind: str
+    target: str
+    node: torch.fx.Node
+    value: int
+
+
+@dataclass(frozen=True)
+class StorageGraph:
+    """The joint graph and its ties to the fx graph.
+
+    Attributes
+    ----------
+    joint : JointGraph
+    nodes : the fx node of each op
+    labels : the label of each op
+    value_of : fx node -> value its tensor lives in (absent: a tuple, or no tensor)
+    written : op -> for each of its tensor outputs, (index in its result or None, value)
+    residents : fx placeholder or attribute -> target name
+    outputs : the graph's outputs in order
+    """
+
+    joint: JointGraph
+    nodes: list[torch.fx.Node]
+    labels: list[Label]
+    value_of: dict[torch.fx.Node, int]
+    written: list[list[tuple[int | None, int]]]
+    residents: dict[torch.fx.Node, str]
+    outputs: list[Output]
+
+
+@dataclass
+class _Builder:
+    graph_module: torch.fx.GraphModule
+    names: dict[str, str]
+    values: list[dict[str, Any]] = field(default_factory=list)
+    ops: list[dict[str, Any]] = field(default_factory=list)
+    value_of_storage: dict[int, int] = field(default_factory=dict)
+    value_of: dict[torch.fx.Node, int] = field(default_factory=dict)
+
+    def value(self, tensor: torch.Tensor, name: str, category: str) -> int:
+        key = private.storage_key(tensor)
+        if key not in self.value_of_storage:
+            self.value_of_storage[key] = len(self.values)
+            self.values.append(
+                {"name": name, "bytes": int(tensor.untyped_storage().nbytes()), "category": category}
+            )
+        return self.value_of_storage[key]
+
+
+def tensors_of(node: torch.fx.Node) -> list[tuple[int | None, torch.Tensor]]:
+    """(index, fake tensor) of each tensor a node makes; index None for a single tensor.
+
+    Raises
+    ------
+    CaptureError
+        If the node makes something else than tensors: a number read out of a tensor, say.
+    """
+    made = node.meta.get("val")
+    if isinstance(made, torch.Tensor):
+        return [(None, made)]
+    if isinstance(made, (tuple, list)):
+        return [(i, item) for i, item in enumerate(made) if isinstance(item, torch.Tensor)]
+    if made is None:
+        return []
+    label = label_of(node)
+    raise CaptureError(
+        f"{node.target} in module {label.module!r} makes a {type(made).__name__} that depends on data: "
+        "shapes and control flow must be known ahead"
+    )
+
+
+def label_of(node: torch.fx.Node) -> Label:
+    found = (node.meta.get("custom") or {}).get("remat_lab")
+    return Label(*found) if found else Label()
+
+
+def forward_nodes(graph_module: torch.fx.GraphModule, outputs: list[tuple[str, str, Any]]) -> set[Any]:
+    """Nodes that run in the forward pass.
+
+    These are the ancestors of the loss and of the buffer updates, and of what else was traced before the
+    backward pass began and does not depend on the incoming gradient (a mask that only backward reads, say).
+    """
+    after_gradient: set[Any] = set()
+    tangents = set()
+    for node in graph_module.graph.nodes:
+        is_tangent = node.op == "placeholder" and private.input_target(node.meta["desc"]) == "tangent"
+        if is_tangent or any(source in after_gradient for source in node.all_input_nodes):
+            after_gradient.add(node)
+        if is_tangent:
+            tangents.add(node)
+    waiting = [node for kind, _, node in outputs if kind != "gradient"]
+    for node in graph_module.graph.nodes:
+        if node.meta.get("partitioner_tag") == "is_forward" and node not in after_gradient:
+            waiting.append(node)
+    forward: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in forward and node not in tangents:
+            forward.add(node)
+            waiting.extend(node.all_input_nodes)
+    return forward
+
+
+def build(
+    graph_module: torch.fx.GraphModule, names: dict[str, str], signature_names: list[str], name: str
+) -> StorageGraph:
+    """Storages, ops and their categories.
+
+    Parameters
+    ----------
+    graph_module : the traced joint graph
+    names : stand-in -> the model's own name of each parameter and buffer
+    signature_names : a name for each plain input
+    name : the joint graph's name
+    """
+    builder = _Builder(graph_module, names)
+    described = private.output_descriptors(graph_module)
+    forward = forward_nodes(graph_module, described)
+    residents = _residents(builder, signature_names)
+    # Forward ops first: they read no backward op's value, and within each half the traced order is eager's.
+    calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
+    ordered = [n for n in calls if n in forward] + [n for n in calls if n not in forward]
+    nodes, written = [], []
+    for node in ordered:
+        made = _new_storages(builder, node, "activation" if node in forward else "gradient")
+        reads = {builder.value_of[s] for s in node.all_input_nodes if s in builder.value_of}
+        if not made:
+            continue
+        reads |= {v for s in node.all_input_nodes if s not in builder.value_of for v in _behind(builder, s)}
+        label = label_of(node)
+        builder.ops.append(
+            {
+                "name": node.name,
+                "type": op_type(node),
+                "module": label.module,
+                "backward": node not in forward,
+                "reads": sorted(reads),
+                "writes": sorted({value for _, value in made}),
+                "time": paper_time(op_type(node)),
+            }
+        )
+        nodes.append(node)
+        written.append(made)
+    outputs = []
+    for kind, target, node in described:
+        value = builder.value_of[node]
+        outputs.append(Output(kind, _full_name(target, names, signature_names), node, value))
+        category = {"loss": "output", "gradient": "parameter gradient", "mutation": "buffer"}[kind]
+        if builder.values[value]["category"] in ("activation", "gradient"):
+            builder.values[value]["category"] = category
+    joint = JointGraph.build(
+        builder.ops,
+        builder.values,
+        sorted({output.value for output in outputs}),
+        time_unit="paper",
+        name=name,
+    )
+    return StorageGraph(
+        joint, nodes, [label_of(n) for n in nodes], builder.value_of, written, residents, outputs
+    )
+
+
+def op_type(node: torch.fx.Node) -> str:
+    """The ATen name without namespace and overload: "convolution", "mm"."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.split("::")[-1]
+    return getattr(target, "__name__", str(target))
+
+
+def paper_time(kind: str) -> float:
+    """The paper's rule: a convolution takes 10, anything else 1. Its backward is two convolutions."""
+    if "convolution" not in kind:
+        return 1.0
+    return 20.0 if "backward" in kind else 10.0
+
+
+def _residents(builder: _Builder, signature_names: list[str]) -> dict[torch.fx.Node, str]:
+    residents: dict[torch.fx.Node, str] = {}
+    for node in builder.graph_module.graph.nodes:
+        if node.op == "placeholder":
+            target = private.input_target(node.meta["desc"])
+            label = _full_name(target, builder.names, signature_names)
+            kind = type(node.meta["desc"]).__name__
+            category = {"ParamAOTInput": "parameter", "BufferAOTInput": "buffer"}.get(kind, "input")
+        elif node.op == "get_attr":
+            target = label = str(node.target)
+            category = "buffer"
+            node.meta.setdefault("val", getattr(builder.graph_module, node.target))
+        else:
+            continue
+        residents[node] = target
+        for _, tensor in tensors_of(node):
+            builder.value_of[node] = builder.value(tensor, label, category)
+    return residents
+
+
+def _full_name(target: str, names: dict[str, str], signature_names: list[str]) -> str:
+    if target.startswith("args["):
+        return signature_names[int(target[5:-1])]
+    if target == "tangent":
+        return "gradient of the loss"
+    return names.get(target, target).removeprefix("model.")
+
+
+def _new_storages(builder: _Builder, node: torch.fx.Node, category: str) -> list[tuple[int | None, int]]:
+    """Outputs that live in storages no earlier node has made; a node without any is a view."""
+    made = []
+    known = len(builder.values)
+    for index, tensor in tensors_of(node):
+        suffix = "" if index in (None, 0) else f"[{index}]"
+        value = builder.value(tensor, node.name + suffix, category)
+        if value >= known:
+            made.append((index, value))
+        if index is None:
+            builder.value_of[node] = value
+    return made
+
+
+def _behind(builder: _Builder, node: torch.fx.Node) -> set[int]:
+    """Values behind a node that is a tuple, when an op takes the whole of it."""
+    return {
+        builder.value_of_storage[private.storage_key(tensor)]
+        for _, tensor in tensors_of(node)
+        if private.storage_key(tensor) in builder.value_of_storage
+    }

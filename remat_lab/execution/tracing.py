@@ -1,0 +1,272 @@
+"""From a module and example inputs to its joint ATen graph, without allocating.
+
+Everything is traced as fake tensors: real, meta and fake parameters and inputs all become fake ones of the
+same shape, strides, dtype and device, so a model of any size can be traced on a laptop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from ..errors import CaptureError
+from . import _torch_private as private
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a call's arguments are flattened: which leaves are tensors, and the constants between them."""
+
+    spec: Any
+    leaves: tuple[Any, ...]  # constants; None where a tensor goes
+    tensor_at: tuple[int, ...]
+
+    @classmethod
+    def of(cls, inputs: Any, targets: Any) -> tuple[Signature, list[torch.Tensor]]:
+        args, kwargs = call_arguments(inputs)
+        targets = tuple(targets) if isinstance(targets, (tuple, list)) else (targets,)
+        leaves, spec = private.pytree.tree_flatten((args, kwargs, targets))
+        at = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+        tensors = [leaves[i] for i in at]
+        constants = tuple(None if i in set(at) else leaf for i, leaf in enumerate(leaves))
+        return cls(spec, constants, at), tensors
+
+    def rebuild(self, tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+        """(args, kwargs, targets) with these tensors in place."""
+        leaves = list(self.leaves)
+        for i, tensor in zip(self.tensor_at, tensors, strict=True):
+            leaves[i] = tensor
+        return private.pytree.tree_unflatten(leaves, self.spec)
+
+
+def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A tensor is one argument, a tuple or list several, a dict keyword arguments."""
+    if isinstance(inputs, dict):
+        return (), dict(inputs)
+    if hasattr(inputs, "keys") and hasattr(inputs, "__getitem__"):  # transformers' BatchEncoding
+        return (), {key: inputs[key] for key in inputs.keys()}
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs), {}
+    return (inputs,), {}
+
+
+class LossModule(nn.Module):
+    """The model and its loss as one module, so that the loss's own parameters count too."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., torch.Tensor] | None):
+        super().__init__()
+        self.model = model
+        self.loss = loss if isinstance(loss, nn.Module) else None
+        self._loss_function = None if isinstance(loss, nn.Module) else loss
+
+    def forward(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]
+    ) -> torch.Tensor:
+        output = self.model(*args, **kwargs)
+        compute = self.loss or self._loss_function
+        return scalar_loss(
+            output if compute is None else compute(output, *targets), given=compute is not None
+        )
+
+
+def scalar_loss(output: Any, *, given: bool) -> torch.Tensor:
+    """The scalar in a model's output, or a CaptureError that says what was there instead."""
+    if not given and not isinstance(output, torch.Tensor):
+        loss = getattr(output, "loss", None)
+        if loss is None and isinstance(output, dict):
+            loss = output.get("loss")
+        if loss is None:
+            raise CaptureError(
+                f"the model returns a {type(output).__name__} without a loss: pass loss=, a function of the "
+                "model's output that returns a scalar (transformers models return one when given labels=)"
+            )
+        output = loss
+    if not isinstance(output, torch.Tensor):
+        raise CaptureError(
+            f"loss= returned a {type(output).__name__}: it must return a tensor with one element"
+        )
+    if output.numel() != 1:
+        what = "loss= returned" if given else "the model returns"
+        raise CaptureError(
+            f"{what} a tensor of shape {tuple(output.shape)}: need one number to differentiate; pass loss=, for "
+            "example lambda output: output.square().mean()"
+        )
+    if not output.requires_grad:
+        raise CaptureError(
+            "the loss depends on nothing that requires a gradient: every parameter is frozen or detached"
+        )
+    return output
+
+
+class StandIn(nn.Module):
+    """A LossModule whose parameters and buffers appear once each, under names without dots.
+
+    The exporter takes every registered tensor as one input; a tied weight must therefore be one leaf, and a
+    name with dots cannot be registered at the top.
+    """
+
+    def __init__(
+        self, module: LossModule, signature: Signature, fake: Callable[[torch.Tensor], torch.Tensor]
+    ):
+        super().__init__()
+        object.__setattr__(self, "target_module", module)  # not registered: its tensors are passed in
+        self.signature = signature
+        self.names: dict[str, str] = {}
+        for i, (name, parameter) in enumerate(module.named_parameters()):
+            self.names[f"p{i}"] = name
+            standin = nn.Parameter(fake(parameter), requires_grad=parameter.requires_grad)
+            self.register_parameter(f"p{i}", standin)
+        for i, (name, buffer) in enumerate(module.named_buffers()):
+            self.names[f"b{i}"] = name
+            self.register_buffer(f"b{i}", fake(buffer))
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        arguments = self.signature.rebuild(list(tensors))
+        state = {name: getattr(self, standin) for standin, name in self.names.items()}
+        return torch.func.functional_call(self.target_module, state, arguments, tie_weights=True)
+
+
+def faker() -> Callable[[torch.Tensor, str], torch.Tensor]:
+    """A function from any tensor to a fake twin; the same tensor always gives the same twin."""
+    mode = private.FakeTensorMode(allow_non_fake_inputs=True)
+    twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def fake(tensor: torch.Tensor, label: str = "a tensor") -> torch.Tensor:
+        if id(tensor) not in twins:
+            check_plain(tensor, label)
+            device = "cpu" if tensor.device.type == "meta" else tensor.device
+            with mode:
+                twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+            twins[id(tensor)] = (tensor, twin.requires_grad_(tensor.requires_grad))
+        return twins[id(tensor)][1]
+
+    return fake
+
+
+def check_plain(tensor: torch.Tensor, label: str) -> None:
+    """Refuse what has no single strided storage."""
+    if tensor.layout != torch.strided:
+        raise CaptureError(f"{label} is {tensor.layout}: only dense tensors can be planned; call .to_dense()")
+    if tensor.is_quantized:
+        raise CaptureError(f"{label} is quantized: training needs floating-point tensors; dequantize it")
+    known = (torch.Tensor, nn.Parameter, nn.Buffer, private.FakeTensor)
+    if type(tensor) not in known and not isinstance(tensor, (nn.Parameter, private.FakeTensor)):
+        raise CaptureError(
+            f"{label} is a {type(tensor).__name__}: tensor subclasses are not supported; pass a plain tensor"
+        )
+
+
+class _Calls(TorchFunctionMode):
+    """Labels every traced node with the outermost torch function that made it, and its module."""
+
+    def __init__(self, path: list[str]):
+        super().__init__()
+        self.path, self.count = path, 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        # The mode is off inside its own handler, so calls within this one get no label of their own.
+        self.count += 1
+        name = getattr(function, "__name__", "") or str(resolve_name(function))
+        with private.annotation((self.path[-1], self.count, name)):
+            return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def labelled(module: nn.Module) -> Iterator[list[str]]:
+    """While active, calls of ``module`` label traced nodes. Yields the stack of module names."""
+    path = [""]
+    handles = []
+    for name, child in module.named_modules():
+        label = "" if name in ("", "model") else name.removeprefix("model.")
+
+        def enter(_module: nn.Module, _args: Any, label: str = label) -> None:
+            path.append(label)
+
+        def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
+            path.pop()
+
+        handles.append(child.register_forward_pre_hook(enter, prepend=True))
+        handles.append(child.register_forward_hook(leave))
+    try:
+        with _Calls(path):
+            yield path
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse, by name, modules known not to trace or to trace to something else than eager runs."""
+    for name, module in model.named_modules():
+        label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+        if getattr(module, "sparse", False) and isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            raise CaptureError(f"{label} makes sparse gradients: set sparse=False")
+        momentum = getattr(module, "momentum", 0.1)
+        tracks = getattr(module, "track_running_stats", False)
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and tracks and momentum is None:
+            if module.training:
+                raise CaptureError(
+                    f"{label} has momentum=None: the weight of its running average depends on a count in a "
+                    "tensor; give it a momentum such as 0.1"
+                )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        check_plain(tensor, f"{name!r}")
+
+
+def trace(
+    model: nn.Module, inputs: Any, loss: Callable[..., torch.Tensor] | None, targets: Any
+) -> tuple[torch.fx.GraphModule, LossModule, StandIn, Signature, list[torch.Tensor]]:
+    """The joint graph of a model and its loss, and how its inputs map back to the model's tensors.
+
+    Raises
+    ------
+    CaptureError
+        Naming the op or construct, the module it is in, and what to do.
+    """
+    check_model(model)
+    module = LossModule(model, loss)
+    signature, tensors = Signature.of(inputs, targets)
+    fake = faker()
+    fakes = [fake(tensor, f"input {i}") for i, tensor in enumerate(tensors)]
+    standin = StandIn(module, signature, fake)
+    before = {id(m): m.training for m in module.modules()}
+    path: list[str] = [""]
+    try:
+        with labelled(module) as path, private.eager_kernels(), torch.enable_grad():
+            graph = private.export_joint(standin, tuple(fakes))
+    except CaptureError:
+        raise
+    except Exception as error:
+        raise _explained(error, path) from error
+    finally:
+        for child in module.modules():
+            child.training = before.get(id(child), child.training)
+    return graph, module, standin, signature, tensors
+
+
+def _explained(error: Exception, path: list[str]) -> CaptureError:
+    where = f" in module {path[-1]!r}" if path[-1] else ""
+    op = getattr(error, "func", None)
+    chain: BaseException | None = error
+    while chain is not None and op is None:
+        op = getattr(chain, "func", None)
+        chain = chain.__cause__ or chain.__context__
+    text = str(error).strip().splitlines()
+    first = text[0] if text else type(error).__name__
+    if isinstance(op, torch._ops.OpOverload):
+        if op.name() in ("aten::_local_scalar_dense", "aten::item"):
+            return CaptureError(
+                f"the model reads a number out of a tensor ({op}){where}: control flow and shapes that depend on "
+                "data cannot be planned ahead; use tensor operations such as torch.where, or Python numbers"
+            )
+        return CaptureError(
+            f"{op}{where} makes a tensor whose shape depends on data: shapes must be known ahead; replace it by "
+            "an operation of fixed shape (for a boolean mask: multiply by it, or torch.where)"
+        )
+    return CaptureError(f"tracing stopped{where}: {type(error).__name__}: {first}")

@@ -1,0 +1,162 @@
+"""capture(): what is in the graph, without running the model."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from remat_lab.errors import CaptureError
+from remat_lab.execution.capture import capture
+from remat_lab.joint import CATEGORIES
+from remat_lab.schedule import Schedule
+from remat_lab.simulate import simulate
+
+
+class ConvNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.relu = nn.ReLU(inplace=True)
+        self.drop = nn.Dropout(0.3)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        h = self.drop(self.relu(self.norm(self.conv(x))))
+        return self.head(torch.flatten(F.adaptive_avg_pool2d(h + 1, 1), 1))
+
+
+@pytest.fixture(scope="module")
+def conv():
+    images, labels = torch.randn(2, 3, 8, 8), torch.tensor([1, 2])
+    return capture(ConvNet(), images, F.cross_entropy, targets=labels)
+
+
+def values(joint, category):
+    which = np.flatnonzero(joint.value_category == CATEGORIES.index(category))
+    return {joint.value_names[v]: int(joint.value_bytes[v]) for v in which.tolist()}
+
+
+def test_values_are_named_and_categorized(conv):
+    assert values(conv.joint, "parameter") == {
+        "conv.weight": 864,
+        "conv.bias": 32,
+        "norm.weight": 32,
+        "norm.bias": 32,
+        "head.weight": 128,
+        "head.bias": 16,
+    }
+    assert values(conv.joint, "input") == {"input 0": 1536, "target 0": 16, "gradient of the loss": 4}
+    assert sorted(values(conv.joint, "parameter gradient").values()) == [16, 32, 32, 32, 128, 864]
+    assert list(values(conv.joint, "output").values()) == [4]
+
+
+def test_ops_know_their_module_forward_and_backward(conv):
+    where = dict(zip(conv.joint.op_names, conv.joint.op_modules))
+    assert where["convolution"] == where["convolution_backward"] == "conv"
+    assert where["addmm"] == where["mm"] == "head"
+
+
+def test_dropout_is_the_kernels_eager_runs(conv):
+    kinds = set(conv.joint.op_types)
+    assert "bernoulli" in kinds and "native_dropout" not in kinds
+
+
+def test_layers_have_one_node_per_primary_output(conv):
+    layers = conv.layers
+    assert list(layers.ops) == [
+        "conv2d",
+        "batch_norm",
+        "relu",
+        "dropout",
+        "add",
+        "adaptive_avg_pool2d",
+        "flatten",
+        "linear",
+        "cross_entropy",
+    ]
+    assert layers.memory.tolist() == [4096, 4096, 4096, 4096, 4096, 64, 64, 32, 4]
+    assert layers.time.tolist() == [10.0] + [1.0] * 8
+    assert layers.joint is conv.joint
+    assert simulate(Schedule.vanilla(layers.joint)).peak > 0
+
+
+def test_a_model_on_the_meta_device_is_captured_without_allocating():
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 4096))
+        x = torch.empty(1 << 24, 4096)  # 256 GiB
+    cap = capture(net, x, lambda y: y.sum())
+    assert cap.joint.value_bytes.max() == (1 << 24) * 4096 * 4
+    assert all(p.is_meta for p in net.parameters())
+
+
+def test_capture_leaves_model_and_random_state_alone():
+    net, x = ConvNet(), torch.randn(2, 3, 8, 8)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    state = torch.get_rng_state()
+    capture(net, x, lambda y: y.sum())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
+    assert not net._forward_hooks and all(p.grad is None for p in net.parameters())
+
+
+def test_tied_weights_are_one_value():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, tokens):
+            return self.head(self.embed(tokens))
+
+    cap = capture(Tied(), torch.tensor([1, 2, 3]), lambda y: y.square().sum())
+    assert len(values(cap.joint, "parameter")) == 1
+    assert len(values(cap.joint, "parameter gradient")) == 1
+
+
+class Branch(nn.Module):
+    def __init__(self, step):
+        super().__init__()
+        self.linear, self.step = nn.Linear(4, 4), step
+
+    def forward(self, x):
+        return self.step(self.linear(x))
+
+
+@pytest.mark.parametrize(
+    "step, words",
+    [
+        (lambda h: h if h.sum() > 0 else -h, ["reads a number", "_local_scalar_dense"]),
+        (lambda h: h[h > 0], ["shape depends on data"]),
+        (lambda h: h[h.nonzero()[:, 0]], ["nonzero", "shape depends on data"]),
+        (lambda h: h * float(h.sum()), ["reads a number"]),
+    ],
+)
+def test_data_dependent_constructs_are_refused_by_name(step, words):
+    with pytest.raises(CaptureError) as caught:
+        capture(Branch(step), torch.randn(3, 4), lambda y: y.sum())
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_what_cannot_be_differentiated_is_refused_with_advice():
+    net, x = nn.Linear(4, 4), torch.randn(3, 4)
+    with pytest.raises(CaptureError, match=r"shape \(3, 4\).*pass loss="):
+        capture(net, x)
+    with pytest.raises(CaptureError, match="returned a float"):
+        capture(net, x, lambda y: 1.0)
+    with pytest.raises(CaptureError, match="every parameter is frozen"):
+        capture(nn.Linear(4, 4).requires_grad_(False), x, lambda y: y.sum())
+    with pytest.raises(CaptureError, match="dict without a loss"):
+        capture(Branch(lambda h: {"logits": h}), x)
+    with pytest.raises(CaptureError, match="Embedding '0' makes sparse gradients"):
+        capture(nn.Sequential(nn.Embedding(5, 4, sparse=True)), torch.tensor([1]), lambda y: y.sum())
+    with pytest.raises(CaptureError, match="momentum=None"):
+        capture(nn.Sequential(nn.BatchNorm1d(4, momentum=None)), x, lambda y: y.sum())
+    with pytest.raises(CaptureError, match=r"torch\.sparse"):
+        capture(net, x.to_sparse(), lambda y: y.sum())
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
+        capture(lambda x: x, x)
+    with pytest.raises(ValueError, match="targets="):
+        capture(net, x, targets=x)

@@ -350,8 +350,13 @@ def _search_minimum(entry: Method, view: Any, accounting: str, options: dict[str
     while low + max(1, best // 1000) < best:
         middle = (low + best) // 2
         try:
-            solution = entry.solve(view, Request(middle, accounting), **options)
-            best = min(middle, _peak_of(entry, view, solution, accounting))
+            peak = _peak_of(
+                entry, view, entry.solve(view, Request(middle, accounting), **options), accounting
+            )
+            if peak <= middle:
+                best = peak
+            else:  # it ignores budgets
+                low = middle
         except InfeasibleBudget as error:
             low = max(middle, (error.minimum or 0) - 1)
             if error.minimum is not None and error.minimum < best:
@@ -374,7 +379,9 @@ def _make_frontier(
     else:
         solutions = _sweep(entry, view, accounting, options)
     plans = [_checked(entry, problem, view, s, None, accounting, 0.0) for s in solutions]
-    kept = _pareto([p.peak for p in plans], [p.overhead for p in plans])
+    kept = _pareto(
+        [p.peak for p in plans], [p.overhead for p in plans], [p.schedule.recomputed_ops for p in plans]
+    )
     chosen = [plans[i] for i in kept]
     return Frontier(
         method=entry.name,
@@ -406,10 +413,10 @@ def _sweep(
     return solutions
 
 
-def _pareto(peaks: list[int], overheads: list[float]) -> list[int]:
-    """Indices of the points no other beats, by rising peak and falling overhead."""
+def _pareto(peaks: list[int], overheads: list[float], runs: list[int]) -> list[int]:
+    """Indices of the points no other beats, by rising peak and falling overhead; fewer runs break ties."""
     kept: list[int] = []
-    for i in sorted(range(len(peaks)), key=lambda i: (peaks[i], overheads[i])):
+    for i in sorted(range(len(peaks)), key=lambda i: (peaks[i], overheads[i], runs[i])):
         if not kept or overheads[i] < overheads[kept[-1]] - 1e-12:
             kept.append(i)
     return kept

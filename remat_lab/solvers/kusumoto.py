@@ -120,7 +120,9 @@ def solution_of(sequence: LowerSetSequence, status: str = "feasible") -> Solutio
 def _formula_budgets(family: Family, count: int = 24) -> list[int]:
     least = minimum_formula_budget(family)
     most = max(least, 2 * family.graph.total_memory)
-    return sorted({int(b) for b in np.geomspace(max(1, least), max(1, most), count)} | {least, most})
+    return sorted(
+        {max(least, int(b)) for b in np.geomspace(max(1, least), max(1, most), count)} | {least, most}
+    )
 
 
 def _points(graph: ComputationGraph, accounting: str, objective: str = "time") -> list[Solution]:

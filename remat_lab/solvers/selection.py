@@ -17,11 +17,11 @@ def least_overhead(points: list[Solution], request: Request, name: str) -> Solut
     """
     measured = [(s, simulate(s.schedule)) for s in points]
     fitting = [
-        (t.overhead, t.peak, i)
-        for i, (_, t) in enumerate(measured)
-        if request.budget is None or t.peak <= request.budget
+        (trace.overhead, solution.schedule.recomputed_ops, trace.peak, i)
+        for i, (solution, trace) in enumerate(measured)
+        if request.budget is None or trace.peak <= request.budget
     ]
     if not fitting:
         assert request.budget is not None
         raise InfeasibleBudget.of(name, request.budget, min(t.peak for _, t in measured))
-    return points[min(fitting)[2]]
+    return points[min(fitting)[-1]]

@@ -11,7 +11,7 @@ _LEVELS = 4
 
 
 def double_convolution(channels: int, out: int) -> nn.Sequential:
-    """Two unpadded 3x3 convolutions: each takes 2 pixels off either side of the image."""
+    """Two unpadded 3x3 convolutions; together they take 2 pixels off each edge of the image."""
     return nn.Sequential(nn.Conv2d(channels, out, 3), nn.ReLU(), nn.Conv2d(out, out, 3), nn.ReLU())
 
 
@@ -65,7 +65,7 @@ class UNet(nn.Module):
 
 
 def output_side(image: int) -> int:
-    """Side of the output for images of side ``image``; 572 gives 388, 188 gives 4.
+    """Side of the output for images of side ``image``; 572 gives 388.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def output_side(image: int) -> int:
     for skip in reversed(sides):
         side = 2 * side
         if side < 6 or side > skip:
-            raise ValueError(f"image must be at least 188 for a U-Net without padding, got {image}")
+            raise ValueError(f"image must be at least 173 for a U-Net without padding, got {image}")
         side -= 4
     return side
 

@@ -15,14 +15,16 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 
 from .arrays import Csr, csr, frozen
 from .errors import InvalidGraph
 from .joint import CATEGORIES, TIME_UNITS, JointGraph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 #: Which forward values the backward op of a node reads.
 NEEDS = ("input", "output", "both", "none")
@@ -211,6 +213,8 @@ class ComputationGraph:
 
     def to_networkx(self) -> nx.DiGraph:
         """As a DiGraph; :meth:`from_networkx` reads it back."""
+        import networkx as nx
+
         graph = nx.DiGraph(name=self.name, time_unit=self.time_unit, baseline=self.baseline)
         for node in self._nodes():
             graph.add_node(node["name"], **{k: x for k, x in node.items() if k != "name"})
@@ -355,6 +359,8 @@ def _topological_order(successors: list[list[int]], waiting: list[int], names: l
             if waiting[j] == 0:
                 heapq.heappush(ready, j)
     if len(order) < len(names):
+        import networkx as nx  # loaded only here and in to_networkx: it would be a third of the import time
+
         stuck = {i for i, count in enumerate(waiting) if count > 0}
         cycle = nx.find_cycle(nx.DiGraph([(i, j) for i in stuck for j in successors[i] if j in stuck]))
         path = " -> ".join(names[i] for i, _ in cycle) + f" -> {names[cycle[0][0]]}"

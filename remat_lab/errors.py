@@ -88,4 +88,16 @@ class CaptureError(RematError):
 
 
 class ExecutionError(RematError):
-    """An op failed while a schedule ran; the message names the op and the step."""
+    """An op failed while a schedule ran; the message names the op and the step.
+
+    Attributes
+    ----------
+    op : str or None
+        Name of the op.
+    step : int or None
+        Index of the action.
+    """
+
+    def __init__(self, message: str, *, op: str | None = None, step: int | None = None):
+        super().__init__(message)
+        self.op, self.step = op, step

@@ -8,11 +8,13 @@ buffers, random state and bytes of every captured network against eager.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch._C._profiler import _RecordFunctionFast
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -31,9 +33,11 @@ __all__ = [
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
+    "allocator_events",
     "annotation",
     "eager_kernels",
     "export_joint",
+    "mark",
     "output_descriptors",
     "pytree",
     "storage_key",
@@ -152,3 +156,51 @@ def input_target(desc: Any) -> str:
 def storage_key(tensor: torch.Tensor) -> int:
     """Identity of a tensor's storage; stable while some tensor holds it."""
     return tensor.untyped_storage()._cdata
+
+
+_MARK = "remat_lab.mark"
+
+
+def mark() -> None:
+    """Put a boundary between the allocator events before and after this moment (while profiling)."""
+    with _RecordFunctionFast(_MARK):
+        pass
+
+
+@contextlib.contextmanager
+def allocator_events() -> Iterator[list[int | None]]:
+    """Record every call of the CPU allocator: bytes given (positive) or taken back, and None for each mark.
+
+    The list is filled when the context ends. The profiler sees temporaries inside kernels and allocations of
+    worker threads; it slows small ops many times over, so nothing is timed while it runs.
+
+    Raises
+    ------
+    RuntimeError
+        If another profiler is running.
+    """
+    if torch.autograd._profiler_enabled():
+        raise RuntimeError("memory cannot be measured while another torch profiler is running: stop it first")
+    # Kineto prints a line at every start and stop unless told otherwise before its first use.
+    level = os.environ.get("KINETO_LOG_LEVEL")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    events: list[int | None] = []
+    profiler = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    )
+    try:
+        with profiler:
+            yield events
+    finally:
+        if level is None:
+            os.environ.pop("KINETO_LOG_LEVEL", None)
+    found = []
+    for event in profiler.profiler.kineto_results.events():
+        name = event.name()
+        if name == "[memory]":
+            if event.device_type() == torch._C._autograd.DeviceType.CPU:
+                found.append((event.start_ns(), event.nbytes()))
+        elif name == _MARK:
+            found.append((event.start_ns(), None))
+    found.sort(key=lambda pair: pair[0])  # stable: events of one nanosecond keep their order
+    events.extend(size for _, size in found)

@@ -7,9 +7,9 @@ gigabytes of activations is captured in seconds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,8 +17,14 @@ from torch import nn
 from ..graph import ComputationGraph
 from ..joint import JointGraph
 from .layers import layers
-from .storages import StorageGraph, build
+from .program import Program
+from .storages import StorageGraph, build, tensors_of
 from .tracing import LossModule, Signature, StandIn, trace
+
+if TYPE_CHECKING:
+    from ..plan import Plan
+    from ..schedule import Schedule
+    from .measure import Measurement
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +43,8 @@ class CapturedModel:
     model : nn.Module
     inputs : list of tensor
         The example tensors, in the order of the arguments.
+    storages, graph_module, loss_module, standin, signature
+        The ties between the graph and the model, for execution.
     """
 
     model: nn.Module
@@ -46,6 +54,7 @@ class CapturedModel:
     loss_module: LossModule
     standin: StandIn
     signature: Signature
+    warm: list[bool] = field(default_factory=list, repr=False)  # not empty once every op has run
 
     @property
     def joint(self) -> JointGraph:
@@ -68,9 +77,63 @@ class CapturedModel:
         """The name of each example tensor, as in the call."""
         return input_names(self.signature)
 
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the model's tensors are (CPU for a model captured on the meta device)."""
+        return next(
+            tensor.device
+            for node in self.storages.residents
+            for _, tensor in tensors_of(node)
+            if tensor.dim() or tensor.device.type != "cpu"
+        )
+
+    @cached_property
+    def fake_inputs(self) -> list[torch.Tensor]:
+        """Fake twins of the example tensors: shapes, dtypes and devices."""
+        by_target = {target: node.meta["val"] for node, target in self.storages.residents.items()}
+        return [by_target[f"args[{i}]"] for i in range(len(self.inputs))]
+
+    @cached_property
+    def tangent(self) -> torch.Tensor:
+        """Fake twin of the gradient of the loss."""
+        return next(
+            node.meta["val"] for node, target in self.storages.residents.items() if target == "tangent"
+        )
+
+    @cached_property
+    def program(self) -> Program:
+        """The graph as functions to run."""
+        return Program(self.storages, self.graph_module)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The model's parameter or buffer of this name (as the loss module knows it)."""
+        owner, _, leaf = name.rpartition(".")
+        return getattr(self.loss_module.get_submodule(owner), leaf)
+
     def with_joint(self, joint: JointGraph) -> CapturedModel:
         """The same model with other costs on its ops and values."""
-        return replace(self, storages=replace(self.storages, joint=joint))
+        other = replace(self, storages=replace(self.storages, joint=joint))
+        if "program" in self.__dict__:
+            other.__dict__["program"] = self.program  # it depends on no cost
+        return other
+
+    def calibrate(self, **options: Any) -> CapturedModel:
+        """:func:`remat_lab.calibrate` of this model: measured workspaces, sizes and times."""
+        from .calibrate import calibrate
+
+        return calibrate(self, **options)
+
+    def with_time(self, time: str) -> CapturedModel:
+        """The same with op times by "flop" or "paper", without a run."""
+        from .calibrate import with_time
+
+        return with_time(self, time)
+
+    def execute(self, plan: Plan | Schedule | None = None, **options: Any) -> Measurement:
+        """:func:`remat_lab.execute` of this model."""
+        from .execute import execute
+
+        return execute(self, plan, **options)
 
     def __repr__(self) -> str:
         return f"CapturedModel({self.joint!r}, baseline {self.joint.baseline} bytes)"

@@ -28,7 +28,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Output:
-    """What the joint graph returns: ``kind`` is "loss", "gradient" or "mutation"; ``target`` a tensor's name."""
+    """What the joint graph returns: ``kind`` is "loss", "gradient" or "mutation"; ``target`` as in ``residents``."""
 
     kind: str
     target: str
@@ -176,7 +176,7 @@ def build(
     outputs = []
     for kind, target, node in described:
         value = builder.value_of[node]
-        outputs.append(Output(kind, _full_name(target, names, signature_names), node, value))
+        outputs.append(Output(kind, target, node, value))
         category = {"loss": "output", "gradient": "parameter gradient", "mutation": "buffer"}[kind]
         if builder.values[value]["category"] in ("activation", "gradient"):
             builder.values[value]["category"] = category

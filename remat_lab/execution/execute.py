@@ -1,0 +1,238 @@
+"""execute(): run a schedule on the real model and measure it."""
+
+from __future__ import annotations
+
+import time as clock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..errors import ExecutionError
+from ..plan import Plan
+from ..schedule import Schedule
+from ..simulate import simulate
+from .interpreter import Interpreter
+from .measure import Levels, Measurement, meter_for, process_peak, storage_bytes
+from .tracing import Signature
+
+if TYPE_CHECKING:
+    from .capture import CapturedModel
+
+
+def execute(
+    cap: CapturedModel,
+    plan: Plan | Schedule | None = None,
+    *,
+    measure: bool = True,
+    verify: bool = False,
+    inputs: Any = None,
+    targets: Any = None,
+) -> Measurement:
+    """Run one training step as planned: sets ``.grad`` (adding to what is there) and updates buffers, once.
+
+    Parameters
+    ----------
+    cap : CapturedModel
+    plan : Plan, Schedule, or None for the plain schedule
+    measure : measure memory as well, in a run of its own before the one that is timed and counts. That run
+        changes nothing: random state is put back, buffers and gradients are left alone.
+    verify : checksum every value that is computed again, and name the op whose values differ
+    inputs, targets : as in :func:`capture`, of the same shapes; default: those of the capture
+
+    Returns
+    -------
+    Measurement
+
+    Raises
+    ------
+    ExecutionError
+        If an op fails: names the op and the step; the model is as it was before.
+    InvalidSchedule
+        If the schedule cannot run.
+    ValueError
+        If plan or inputs do not belong to the capture.
+    """
+    schedule = schedule_for(cap, plan)
+    tensors = resident_tensors(cap, call_tensors(cap, inputs, targets))
+    empty = Levels(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    levels = measured_levels(cap, schedule, tensors) if measure else empty
+    interpreter = Interpreter(cap, schedule, tensors, verify=verify)
+    started = clock.perf_counter()
+    interpreter.advance()
+    synchronize(cap.device)
+    seconds = clock.perf_counter() - started
+    loss = commit(cap, interpreter)
+    method, budget = getattr(plan, "method", ""), getattr(plan, "budget", None)
+    return Measurement(
+        bytes=levels.after,
+        during=levels.during,
+        loss=loss,
+        seconds=seconds,
+        baseline=storage_bytes(list(tensors.values())),
+        recomputed_ops=schedule.recomputed_ops,
+        process_bytes=process_peak(),
+        schedule=schedule,
+        method=method,
+        budget=budget,
+        note="" if schedule.recomputed_ops or method in ("", "vanilla") else "the plan recomputes nothing",
+    )
+
+
+def schedule_for(cap: CapturedModel, plan: Plan | Schedule | None) -> Schedule:
+    """The schedule of a plan, checked against the capture's ops and values.
+
+    Raises
+    ------
+    ValueError
+        If it was made for another graph.
+    InvalidSchedule
+        If it cannot run.
+    """
+    if plan is None:
+        return Schedule.vanilla(cap.joint)
+    schedule = plan if isinstance(plan, Schedule) else getattr(plan, "schedule", None)
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"plan must be a Plan or a Schedule, got {type(plan).__name__}")
+    theirs, ours = schedule.joint, cap.joint
+    if theirs is not ours:
+        same = theirs.op_names == ours.op_names and all(
+            np.array_equal(a, b) for a, b in zip((*theirs.reads, *theirs.writes), (*ours.reads, *ours.writes))
+        )
+        if not same:
+            raise ValueError(
+                f"the plan is for {theirs!r}, the captured model is {ours!r}: plan cap.graph, cap.layers or cap"
+            )
+        schedule = Schedule(ours, schedule.actions)  # the same ops, perhaps under other costs
+    simulate(schedule)
+    return schedule
+
+
+def resident_tensors(cap: CapturedModel, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Target -> the real tensor: parameters, buffers, inputs and the gradient of the loss.
+
+    Raises
+    ------
+    ExecutionError
+        If the model's tensors hold no data (meta or fake).
+    """
+    found = {standin: cap.tensor(name) for standin, name in cap.standin.names.items()}
+    found.update({f"args[{i}]": tensor for i, tensor in enumerate(tensors)})
+    for target, tensor in found.items():
+        if not has_data(tensor):
+            name = cap.standin.names.get(target, target).removeprefix("model.")
+            raise ExecutionError(
+                f"{name!r} holds no data (it is on the meta device or fake): a model captured without data can "
+                "be planned, and runs once it has some: model.to_empty(device=...), then load its parameters"
+            )
+    found["tangent"] = torch.ones(cap.tangent.shape, dtype=cap.tangent.dtype, device=cap.device)
+    return found
+
+
+def call_tensors(cap: CapturedModel, inputs: Any = None, targets: Any = None) -> list[torch.Tensor]:
+    """The tensors of a call, in the order of the capture's, checked against it.
+
+    Raises
+    ------
+    ValueError
+        If the structure, a shape, a dtype or a device differs; the message says which.
+    """
+    if inputs is None and targets is None:
+        return list(cap.inputs)
+    args, kwargs, example_targets = cap.signature.rebuild(list(cap.inputs))
+    given = (kwargs or args) if inputs is None else inputs
+    signature, tensors = Signature.of(given, example_targets if targets is None else targets)
+    wrong = mismatch(cap, signature, tensors)
+    if wrong:
+        raise ValueError(f"{wrong}: capture the model again with such inputs and plan that")
+    return tensors
+
+
+def mismatch(cap: CapturedModel, signature: Signature, tensors: list[torch.Tensor]) -> str:
+    """How a call differs from the captured one ("" if it does not)."""
+    if signature != cap.signature:
+        return "the call has other arguments than the captured one"
+    for name, tensor, fake in zip(cap.input_names, tensors, cap.fake_inputs, strict=True):
+        for what, got, want in (
+            ("shape", tuple(tensor.shape), tuple(fake.shape)),
+            ("dtype", tensor.dtype, fake.dtype),
+            ("device", tensor.device, fake.device),
+            ("requires_grad", tensor.requires_grad, fake.requires_grad),
+            ("strides", tensor.stride(), fake.stride()),
+        ):
+            if got != want and not (what == "device" and tensor.is_meta):
+                return f"{name} has {what} {got}, the plan was made for {want}"
+    return ""
+
+
+def has_data(tensor: torch.Tensor) -> bool:
+    from ._torch_private import FakeTensor
+
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
+
+
+def measured_levels(cap: CapturedModel, schedule: Schedule, tensors: dict[str, torch.Tensor]) -> Levels:
+    """Memory after and during every action, from a run that changes nothing."""
+    warm_up(cap, tensors)
+    interpreter = Interpreter(cap, schedule, tensors)
+    meter = meter_for(cap.device)
+    with meter:
+        interpreter.advance(mark=meter.mark)
+    interpreter.abandon()
+    runs = schedule.actions >= 0
+    n = len(schedule.actions)
+    during, after = meter.levels.during[:n], meter.levels.after[:n]
+    return Levels(np.where(runs, during, after), after)
+
+
+def warm_up(cap: CapturedModel, tensors: dict[str, torch.Tensor]) -> None:
+    """Run the plain schedule once, changing nothing: a first call of an op may allocate caches that stay."""
+    if cap.warm:
+        return
+    interpreter = Interpreter(cap, Schedule.vanilla(cap.joint), tensors)
+    interpreter.advance()
+    interpreter.abandon()
+    cap.warm.append(True)
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# -- what a step leaves behind -----------------------------------------------------------------------------------
+def commit(cap: CapturedModel, interpreter: Interpreter) -> torch.Tensor:
+    """Write buffers back, add gradients to ``.grad``, let everything else go. Returns the loss."""
+    outputs = cap.storages.outputs
+    loss = None
+    shared = np.bincount([output.value for output in outputs])
+    with torch.no_grad():
+        for k, output in enumerate(outputs):
+            tensor = interpreter.output(k)
+            owner = interpreter.tensors.get(output.target)
+            if output.kind == "loss":
+                loss = tensor.clone() if cap.joint.resident[output.value] else tensor
+            elif output.kind == "mutation":
+                owner.copy_(tensor)
+            elif owner.is_leaf:
+                alone = shared[output.value] == 1 and not cap.joint.resident[output.value]
+                accumulate(owner, tensor, alone)
+    interpreter.release()
+    assert loss is not None
+    return loss
+
+
+def accumulate(owner: torch.Tensor, gradient: torch.Tensor, alone: bool) -> None:
+    """What autograd does when a gradient reaches a leaf: take it, copy it, or add it to what is there.
+
+    It is taken when nothing else holds its storage and its strides are the parameter's; a copy otherwise, so
+    that no two ``.grad`` ever share memory.
+    """
+    if owner.grad is not None:
+        owner.grad.add_(gradient)
+        return
+    whole = gradient.untyped_storage().nbytes() == gradient.numel() * gradient.element_size()
+    if alone and whole and gradient.stride() == owner.stride():
+        owner.grad = gradient
+    else:
+        owner.grad = torch.empty_like(owner).copy_(gradient)

@@ -1,0 +1,216 @@
+"""Run a schedule action by action, exactly as written: the part that execute() and apply() share.
+
+Random numbers: an op that is run again draws the numbers it drew the first time. The generators' state is saved
+before its first run, set before each later one and put back after, so masks are identical and the stream ends
+where eager's would.
+"""
+
+from __future__ import annotations
+
+import traceback
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..errors import ExecutionError
+from ..schedule import Schedule
+from .program import Program, Slots
+
+if TYPE_CHECKING:
+    from .capture import CapturedModel
+
+Act = Callable[[Slots], None]
+
+
+class RandomState:
+    """The default generators' state: the CPU's, and one CUDA device's if it is used.
+
+    Kept as bytes, not tensors: a tensor would be five kilobytes of live memory the schedule knows nothing of.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def save(self) -> tuple[bytes, bytes]:
+        cuda = bytes(torch.cuda.get_rng_state(self.device).numpy()) if self.device.type == "cuda" else b""
+        return bytes(torch.get_rng_state().numpy()), cuda
+
+    def restore(self, state: tuple[bytes, bytes]) -> None:
+        torch.set_rng_state(torch.frombuffer(bytearray(state[0]), dtype=torch.uint8))
+        if state[1]:
+            torch.cuda.set_rng_state(torch.frombuffer(bytearray(state[1]), dtype=torch.uint8), self.device)
+
+
+class Interpreter:
+    """One run of a schedule, which may pause between actions.
+
+    Parameters
+    ----------
+    cap : CapturedModel
+    schedule : Schedule on ``cap.joint``
+    tensors : the resident tensors by target
+    verify : checksum every value when it is first made, and compare when it is made again
+    """
+
+    def __init__(
+        self,
+        cap: CapturedModel,
+        schedule: Schedule,
+        tensors: dict[str, torch.Tensor],
+        *,
+        verify: bool = False,
+    ):
+        self.program: Program = cap.program
+        self.schedule = schedule
+        self.position = 0
+        self.slots: Slots = [None] * self.program.size
+        self.tensors = tensors
+        for slot, tensor in self.program.constants:
+            self.slots[slot] = tensor
+        for slot, target in self.program.resident_slots:
+            self.slots[slot] = tensors[target].detach()
+        self.random = RandomState(cap.device)
+        self.draws = any(self.program.random)
+        self.entry_state = self.random.save() if self.draws else None
+        self.device_type = cap.device.type
+        self.acts = _acts(self.program, schedule, self.random, verify)
+
+    def advance(self, stop: int | None = None, mark: Callable[[], None] | None = None) -> None:
+        """Do actions up to, not including, ``stop`` (default: all), calling ``mark`` after each.
+
+        Raises
+        ------
+        ExecutionError
+            If an op fails: it names the op and the step, every value has been released, and the random state
+            is what it was before the run. KeyboardInterrupt passes through, after the same clearing up.
+        """
+        slots = self.slots
+        start = step = self.position
+        stop = len(self.acts) if stop is None else stop
+        try:
+            # The graph's casts are ops of it already, so an autocast around this call must not add others.
+            with torch.no_grad(), torch.autocast(self.device_type, enabled=False):
+                if mark is None:
+                    for step in range(start, stop):
+                        self.acts[step](slots)
+                else:
+                    for step in range(start, stop):
+                        self.acts[step](slots)
+                        mark()
+            self.position = stop
+        except BaseException as error:
+            self.abandon(error)
+            where = f"op {self.schedule[step].name!r} at step {step} of {len(self.acts)}"
+            if not isinstance(error, Exception):
+                error.add_note(f"remat_lab: interrupted in {where}; all values were released")
+                raise
+            if isinstance(error, ExecutionError):
+                raise
+            raise ExecutionError(
+                f"{where} failed: {type(error).__name__}: {error}. All values were released and the model is as "
+                "it was.",
+                op=self.schedule[step].name,
+                step=step,
+            ) from error
+
+    def output(self, k: int) -> torch.Tensor:
+        """The graph's output ``k``, once it has been made."""
+        with torch.no_grad():
+            return self.program.output_getters[k](self.slots)
+
+    def replace(self, target: str, tensor: torch.Tensor) -> None:
+        """Let the rest of the run read ``tensor`` for a resident that is about to change."""
+        slot = next(slot for slot, name in self.program.resident_slots if name == target)
+        graph = self.program.graph
+        node = next(node for node, name in graph.residents.items() if name == target)
+        self.program.free[graph.value_of[node]](self.slots)  # views of the old one go, too
+        self.slots[slot] = tensor
+
+    def release(self) -> None:
+        """Let go of every tensor."""
+        self.slots[:] = [None] * len(self.slots)
+        self.tensors = {}
+
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Release everything and put the random state back to where the run began."""
+        self.release()
+        if error is not None:
+            # Frames of the failed op would keep its arguments alive for as long as the error is.
+            traceback.clear_frames(error.__traceback__)
+        if self.entry_state is not None:
+            self.random.restore(self.entry_state)
+
+
+def _acts(program: Program, schedule: Schedule, random: RandomState, verify: bool) -> list[Act]:
+    """One function per action, with random replay and verification wrapped around the runs that need them."""
+    counts = schedule.run_counts
+    acts: list[Act] = []
+    states: dict[int, Any] = {}
+    sums: dict[int, list[int]] = {}
+    seen = np.zeros(len(counts), dtype=bool)
+    for step, code in enumerate(schedule.actions.tolist()):
+        if code < 0:
+            acts.append(program.free[~code])
+            continue
+        act = program.run[code]
+        if counts[code] > 1:
+            if program.random[code]:
+                act = (
+                    _replaying(act, code, states, random)
+                    if seen[code]
+                    else _saving(act, code, states, random)
+                )
+            if verify and program.defined[code]:
+                act = _verifying(act, code, step, program, sums, schedule)
+        seen[code] = True
+        acts.append(act)
+    return acts
+
+
+def _saving(act: Act, op: int, states: dict[int, Any], random: RandomState) -> Act:
+    def run(slots: Slots) -> None:
+        states[op] = random.save()
+        act(slots)
+
+    return run
+
+
+def _replaying(act: Act, op: int, states: dict[int, Any], random: RandomState) -> Act:
+    def run(slots: Slots) -> None:
+        now = random.save()
+        random.restore(states[op])
+        try:
+            act(slots)
+        finally:
+            random.restore(now)
+
+    return run
+
+
+def _verifying(
+    act: Act, op: int, step: int, program: Program, sums: dict[int, list[int]], schedule: Schedule
+) -> Act:
+    def run(slots: Slots) -> None:
+        act(slots)
+        found = [checksum(slots[slot]) for slot in program.defined[op]]
+        if sums.setdefault(op, found) != found:
+            name = schedule.joint.op_names[op]
+            which = [k for k, (a, b) in enumerate(zip(sums[op], found)) if a != b]
+            raise ExecutionError(
+                f"op {name!r} ({schedule.joint.op_types[op]}) gave other values when it was run again at step "
+                f"{step} (output {which[0]}): it is not a function of its inputs, so a plan that recomputes it "
+                "gives wrong gradients; keep its output, or make it deterministic",
+                op=name,
+                step=step,
+            )
+
+    return run
+
+
+def checksum(tensor: torch.Tensor) -> int:
+    """CRC-32 of a tensor's elements, bit for bit (so NaN equals NaN, and 0.0 differs from -0.0)."""
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    return zlib.crc32(flat.view(-1).view(torch.uint8).numpy()) if flat.numel() else 0

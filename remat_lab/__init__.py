@@ -29,6 +29,11 @@ from .simulate import Stepper, Trace, simulate
 from .units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from .execution.baselines import plain
+    from .execution.calibrate import calibrate
+    from .execution.capture import CapturedModel, capture
+    from .execution.execute import execute
+    from .execution.measure import Measurement
     from .zoo.files import load_graph
 
 __version__ = "0.1.0"
@@ -36,6 +41,12 @@ __version__ = "0.1.0"
 #: Names that load on first use: name -> module.
 _LAZY = {
     "load_graph": "remat_lab.zoo.files",
+    "capture": "remat_lab.execution.capture",
+    "CapturedModel": "remat_lab.execution.capture",
+    "calibrate": "remat_lab.execution.calibrate",
+    "execute": "remat_lab.execution.execute",
+    "plain": "remat_lab.execution.baselines",
+    "Measurement": "remat_lab.execution.measure",
 }
 
 __all__ = [
@@ -53,6 +64,12 @@ __all__ = [
     "minimum_budget",
     "vanilla_peak",
     "simulate",
+    "capture",
+    "CapturedModel",
+    "calibrate",
+    "execute",
+    "plain",
+    "Measurement",
     "methods",
     "method",
     "load_graph",

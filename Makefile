@@ -5,7 +5,8 @@
 #   make lab     JupyterLab
 #   make bench   the benchmarks
 #   make lint    ruff and mypy
-#   make docs    the API reference, into site/
+#   make docs    the site: course, guides, API reference; into site/
+#   make notebooks   notebooks/*.ipynb from notebooks/text/*.md
 #   make clean   remove .venv, caches and built files
 #
 # Choose the interpreter with PYTHON (3.11 or newer): make test PYTHON=python3.12
@@ -23,7 +24,7 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/$(VENV)/numba-cache
 # Two installations into one environment must not run at once.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: demo test lab bench lint docs clean
+.PHONY: demo test lab bench lint docs notebooks clean
 
 demo: $(VENV)/.ready-core
 	$(BIN)/remat-lab demo
@@ -46,6 +47,9 @@ lint: $(VENV)/.ready-lint
 
 docs: $(VENV)/.ready-docs
 	$(BIN)/pdoc --docformat numpy --output-directory site remat_lab
+
+notebooks: $(VENV)/.ready-test $(VENV)/.ready-lint
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python notebooks/sync.py
 
 clean:
 	rm -rf $(VENV) build dist site artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -399,7 +399,7 @@ def explain_action(stepper: Stepper, step: int) -> str:
     again = schedule.is_recomputation[step]
     verb = "compute" if not again else "compute again"
     if joint.op_backward[op]:
-        verb = "run backward" if not again else "run backward again"
+        verb = "run" if not again else "run again"  # its name says that it is backward
     reads = [joint.value_names[v] for v in joint.reads.row(op).tolist() if not joint.resident[v]]
     parts = [f"Step {step}: {verb} {action.name}"]
     parts.append(f"reading {_listing(reads)}" if reads else "reading only parameters and inputs")

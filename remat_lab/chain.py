@@ -198,64 +198,61 @@ class Chain:
         of h_0 at 3T, then the parameters' gradients and, if there is a baseline, the inputs.
         """
         T = self.steps
-        step = np.arange(1, T + 1)
-        h, rest, grad = 2 * (step - 1), 2 * step - 1, 2 * T + step - 1
-        given = [f"h{t}" for t in step]
-        shared = bool(self.shared_parameters and self.parameter_gradient[0])
-        each = bool(not self.shared_parameters)
-        parameters = [int(self.parameter_gradient[0])] if shared else []
-        parameters = self.parameter_gradient.tolist() if each else parameters
-        first_parameter = 3 * T + 1
-
-        before = h - 2  # h_{t-1}; step 1 reads h_0, which is resident and no value here
-        forward_reads = [[v] if v >= 0 else [] for v in before.tolist() for _ in range(2)]
-        forward_writes = [w for v, r in zip(h.tolist(), rest.tolist()) for w in ([v], [v, r])]
-        backward_reads, backward_writes = [], []
-        for t in range(T, 0, -1):
-            reads = [2 * t - 2, 2 * t - 1, 2 * T + t - 1]
-            if self.keeps_input and t > 1:
-                reads.insert(0, 2 * t - 4)
-            writes = [2 * T + t - 2 if t > 1 else 3 * T]
-            if shared or each:
-                writes.append(first_parameter + (t - 1 if each else 0))
-            backward_reads.append(reads)
-            backward_writes.append(writes)
-        interleaved = lambda a, b: np.stack([a, b], axis=1).ravel()  # noqa: E731
-        names = ["the parameters' gradient"] if shared else [f"gradient of step {t}'s parameters" for t in step]
-        value_names = [w for t, name in zip(step, given) for w in (name, f"rest of internal state {t}")]
-        value_names += [f"grad {name}" for name in given] + ["grad h0"] + names[: len(parameters)]
-        category = {c: i for i, c in enumerate(CATEGORIES)}
-        categories = [category["activation"]] * (2 * T) + [category["gradient"]] * (T + 1)
-        categories += [category["parameter gradient"]] * len(parameters)
-        value_bytes = [*interleaved(self.hidden, self.internal - self.hidden).tolist(), *self.gradient.tolist()]
-        value_bytes += [self.input_gradient, *parameters]
-        if self.input_bytes:
-            value_names.append("parameters and inputs")
-            categories.append(category["parameter"])
-            value_bytes.append(self.input_bytes)
+        step = range(1, T + 1)
+        parameters = self.parameter_gradient if not self.shared_parameters else self.parameter_gradient[:1]
+        if self.shared_parameters and not parameters[0]:
+            parameters = parameters[:0]
+        states = _interleaved(self.hidden, self.internal - self.hidden)
+        baseline = [self.input_bytes] if self.input_bytes else []
+        names = [w for t in step for w in (f"h{t}", f"rest of internal state {t}")]
+        names += [f"grad h{t}" for t in step] + ["grad h0"]
+        if not self.shared_parameters:
+            names += [f"gradient of step {t}'s parameters" for t in step]
+        names += ["the parameters' gradient"] if self.shared_parameters and len(parameters) else []
+        names += ["parameters and inputs"] if self.input_bytes else []
+        counts = (2 * T, T + 1, len(parameters), len(baseline))
+        kinds = [CATEGORIES.index(c) for c in ("activation", "gradient", "parameter gradient", "parameter")]
+        reads, writes = self._edges(len(parameters))
         forward = np.arange(2 * T)
         return JointGraph(
             op_names=tuple(w for t in step for w in (f"hidden {t}", f"internal {t}"))
-            + ("seed",)
-            + tuple(f"backward {t}" for t in step[::-1]),
+            + ("seed", *(f"backward {t}" for t in reversed(step))),
             op_types=("hidden step", "internal step") * T + ("seed",) + ("backward step",) * T,
             op_time=np.concatenate(
-                [interleaved(self.time, self.internal_time), [0.0], self.backward_time[::-1]]
+                [_interleaved(self.time, self.internal_time), [0.0], self.backward_time[::-1]]
             ),
             op_workspace=np.concatenate(
-                [interleaved(self.workspace, self.internal_workspace), [0], self.backward_workspace[::-1]]
+                [_interleaved(self.workspace, self.internal_workspace), [0], self.backward_workspace[::-1]]
             ),
             op_backward=np.arange(3 * T + 1) >= 2 * T,
-            reads=_csr([*forward_reads, [], *backward_reads]),
-            writes=_csr([*forward_writes, [int(grad[-1])], *backward_writes]),
-            value_names=tuple(value_names),
-            value_bytes=np.array(value_bytes, dtype=np.int64),
-            value_category=np.array(categories, dtype=np.int64),
+            reads=reads,
+            writes=writes,
+            value_names=tuple(names),
+            value_bytes=np.array([*states, *self.gradient, self.input_gradient, *parameters, *baseline]),
+            value_category=np.repeat(kinds, counts),
             outputs=np.arange(3 * T, 3 * T + 1 + len(parameters)),
             time_unit=self.time_unit,
             name=self.name,
             op_stands_for=np.concatenate([forward | 1, np.arange(2 * T, 3 * T + 1)]),
         )
+
+    def _edges(self, parameters: int) -> tuple[Csr, Csr]:
+        """What each op reads and writes, built as flat arrays: a chain may have 100,000 steps."""
+        T = self.steps
+        op, t = np.arange(3 * T + 1), np.arange(1, T + 1)
+        forward, backward = op[: 2 * T], op[2 * T + 1 :][::-1]  # backward[t - 1] is the backward op of step t
+        h, rest, grad = 2 * t - 2, 2 * t - 1, 2 * T + t - 1
+        before = np.where(grad > 2 * T, grad - 1, 3 * T)  # the gradient of h_{t-1}
+        reads = [(forward[2:], np.repeat(h[:-1], 2)), (backward, h), (backward, rest), (backward, grad)]
+        if self.keeps_input:
+            reads.append((backward[1:], h[:-1]))
+        writes = [(forward, np.repeat(h, 2)), (forward[1::2], rest), (op[2 * T : 2 * T + 1], grad[-1:])]
+        writes.append((backward, before))
+        if parameters:
+            writes.append(
+                (backward, 3 * T + 1 + (t - 1 if parameters == T and not self.shared_parameters else 0 * t))
+            )
+        return _csr(reads, 3 * T + 1), _csr(writes, 3 * T + 1)
 
     @cached_property
     def graph(self) -> ComputationGraph:
@@ -292,13 +289,18 @@ def _whole(given: PerStep, T: int, name: str) -> np.ndarray:
     whole = np.floor(values)
     bad = np.flatnonzero((whole != values) | (values >= 2**53))
     if len(bad):
-        raise InvalidGraph(
-            f"step {bad[0] + 1} has {name} {values[bad[0]]:g}: need whole bytes below 2^53"
-        )
+        raise InvalidGraph(f"step {bad[0] + 1} has {name} {values[bad[0]]:g}: need whole bytes below 2^53")
     return frozen(whole.astype(np.int64))
 
 
-def _csr(rows: list[list[int]]) -> Csr:
-    start = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum([len(row) for row in rows], out=start[1:])
-    return Csr(frozen(start), frozen(np.array([x for row in rows for x in row], dtype=np.int64)))
+def _interleaved(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.stack([a, b], axis=1).ravel()
+
+
+def _csr(pairs: list[tuple[np.ndarray, np.ndarray]], rows: int) -> Csr:
+    """Pairs of (rows, entries) arrays as lists, each ascending."""
+    row = np.concatenate([p[0] for p in pairs])
+    entry = np.concatenate([p[1] for p in pairs])
+    order = np.lexsort((entry, row))
+    start = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))])
+    return Csr(frozen(start.astype(np.int64)), frozen(entry[order].astype(np.int64)))

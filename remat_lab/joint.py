@@ -11,10 +11,9 @@ Rules
 * A value that several ops write is an *accumulated* value (the gradient of a tensor with several
   consumers). The first writer allocates it, the others add in place, and it may be read once all of them
   have contributed. A second run of a writer adds nothing to an instance that already has its share.
-* *Alternatives* are ops that stand in for one another: each makes what the others make, and perhaps more
-  (a chain's hidden-only step stands in for the step that keeps its internal state). One of them, the
-  *plain* op, belongs to the plain order; the rest name it in ``op_stands_for``. A value written only by
-  alternatives of one op is made whole by any one of them.
+* An *alternative* of an op stands in for it and makes what it makes, or less (a chain's hidden-only step
+  stands in for the step that keeps its internal state). The op itself is the *plain* one: it belongs to
+  the plain order, and its alternatives name it in ``op_stands_for``. What both write, either makes whole.
 * ``op_workspace`` is the most bytes the allocator holds while the op runs, above its level at entry, new
   outputs included. Zero means unknown: the op then needs just the bytes it newly writes.
 """
@@ -159,6 +158,15 @@ class JointGraph:
         plain = self._stands_for
         if not (0 <= plain.min() and plain.max() < self.n_ops) or (plain[plain] != plain).any():
             raise InvalidGraph("op_stands_for must name, for each op, a plain op: one that stands for itself")
+        owner, value = self.writes.owners(), self.writes.index
+        made = value * self.n_ops + plain[owner]  # (value, plain op) as one number
+        extra = np.flatnonzero(~np.isin(made[~self.op_plain[owner]], made[self.op_plain[owner]]))
+        if len(extra):
+            op = owner[~self.op_plain[owner]][extra[0]]
+            raise InvalidGraph(
+                f"{self.op_names[op]!r} writes a value that {self.op_names[plain[op]]!r}, which it stands for, "
+                "does not: an alternative makes what the plain op makes, or less"
+            )
         mixed = np.flatnonzero((self.writer_count > 1) & (np.diff(self.writers.start) != self.writer_count))
         if len(mixed):
             raise InvalidGraph(
@@ -206,10 +214,8 @@ class JointGraph:
     @cached_property
     def writer_count(self) -> np.ndarray:
         """Contributions that make each value whole, int64 of shape (values,): its writers, alternatives once."""
-        if not self.has_alternatives:
-            return frozen(np.diff(self.writers.start))
-        pairs = np.unique(np.stack([self.writes.index, self._stands_for[self.writes.owners()]]), axis=1)
-        return frozen(np.bincount(pairs[0], minlength=self.n_values))
+        plain = self.writes.index[self.op_plain[self.writes.owners()]]
+        return frozen(np.bincount(plain, minlength=self.n_values))
 
     @cached_property
     def resident(self) -> np.ndarray:

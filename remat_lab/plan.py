@@ -293,7 +293,9 @@ def _read_budget(
     if isinstance(budget, str) and budget.strip().lower() == "min":
         return _minimum(entry, view, accounting, options)
     if _in_slots(view, accounting) and isinstance(budget, str) and not budget.strip().endswith("%"):
-        raise ValueError(f"a uniform chain's paper accounting counts slots: give a number of them, not {budget!r}")
+        raise ValueError(
+            f"a uniform chain's paper accounting counts slots: give a number of them, not {budget!r}"
+        )
     return parse_budget(budget, _whole(entry, view, accounting))
 
 

@@ -104,6 +104,7 @@ _BUILTIN = (
     "remat_lab.solvers.bptt",
     "remat_lab.solvers.revolve",
     "remat_lab.solvers.chen_chains",
+    "remat_lab.solvers.rotor",
 )
 _loaded = False
 

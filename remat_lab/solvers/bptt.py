@@ -182,7 +182,7 @@ def msm_policy(chain: Chain, m: int, convention: str = "every tensor") -> Policy
 
 def _table_for(chain: Chain, m: int, convention: str) -> np.ndarray:
     """A table of at least m rows, made anew (and twice as large) when the one at hand is too small."""
-    tables = memo(chain, ("msm tables", convention), dict)
+    tables: dict[str, np.ndarray] = memo(chain, ("msm tables", convention), dict)
     if "table" not in tables or len(tables["table"]) <= m:
         rows = min(max(m, 2 * len(tables.get("table", ()))), chain.alpha * chain.steps + 1)
         tables["table"] = msm_table(chain.steps, max(m, rows), chain.alpha, convention)
@@ -317,6 +317,7 @@ class _Strategy:
 
     def points(self, chain: Chain, accounting: str, **options) -> list[Solution]:
         counts = slot_counts(self.least(chain, **options), self.most(chain))
+        self.policy(chain, counts[-1], **options)  # the largest first: its table serves the others
         return [self._solution(self.policy(chain, m, **options), "feasible") for m in counts]
 
     def minimum(self, chain: Chain, accounting: str, **options) -> int:
@@ -343,19 +344,40 @@ _MSM = _Strategy(
 _PAPER = "Gruslys et al. 2016"
 
 
-@method("bptt-hsm", view="chain", paper=_PAPER, points=_HSM.points, minimum=_HSM.minimum, paper_vanilla=_HSM.vanilla)
+@method(
+    "bptt-hsm",
+    view="chain",
+    paper=_PAPER,
+    points=_HSM.points,
+    minimum=_HSM.minimum,
+    paper_vanilla=_HSM.vanilla,
+)
 def bptt_hsm(chain: Chain, request: Request) -> Solution:
     """Keep hidden states only; optimal number of forward steps."""
     return _HSM.solve(chain, request)
 
 
-@method("bptt-ism", view="chain", paper=_PAPER, points=_ISM.points, minimum=_ISM.minimum, paper_vanilla=_ISM.vanilla)
+@method(
+    "bptt-ism",
+    view="chain",
+    paper=_PAPER,
+    points=_ISM.points,
+    minimum=_ISM.minimum,
+    paper_vanilla=_ISM.vanilla,
+)
 def bptt_ism(chain: Chain, request: Request) -> Solution:
     """Keep internal states only; optimal number of forward steps."""
     return _ISM.solve(chain, request)
 
 
-@method("bptt-msm", view="chain", paper=_PAPER, points=_MSM.points, minimum=_MSM.minimum, paper_vanilla=_MSM.vanilla)
+@method(
+    "bptt-msm",
+    view="chain",
+    paper=_PAPER,
+    points=_MSM.points,
+    minimum=_MSM.minimum,
+    paper_vanilla=_MSM.vanilla,
+)
 def bptt_msm(chain: Chain, request: Request, convention: str = "every tensor") -> Solution:
     """Keep hidden and internal states; optimal number of forward steps."""
     if convention not in CONVENTIONS:

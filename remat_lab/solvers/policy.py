@@ -83,8 +83,8 @@ class Policy:
         return self.total_time / float(self.chain.internal_time.sum() + self.chain.backward_time.sum())
 
     def __repr__(self) -> str:
-        T = self.chain.steps
-        return f"Policy({T} steps, {self.slots} slots, {self.forward_steps} forward steps ({self.forward_steps / T:.3g} T))"
+        T, C = self.chain.steps, self.forward_steps
+        return f"Policy({T} steps, {self.slots} slots, {C} forward steps ({C / T:.3g} T))"
 
 
 def held(schedule: Schedule, chain: Chain, hidden: int = 1, internal: int = 1) -> dict[str, int]:
@@ -130,21 +130,19 @@ def held(schedule: Schedule, chain: Chain, hidden: int = 1, internal: int = 1) -
 
 
 # -- from policies to solutions ------------------------------------------------------------------------------
-def solution_of(policy: Policy, status: str = "optimal", slot_bytes: int = 1) -> Solution:
+def solution_of(policy: Policy, status: str = "optimal", slot_bytes: float = 1) -> Solution:
     """A policy as a Solution; under paper accounting its peak is its slots, its overhead the extra steps' time."""
     chain = policy.chain
     return Solution(
         schedule=policy.schedule,
         details=policy,
         status=status,
-        paper_peak=policy.slots * (1 if chain.counts_slots else slot_bytes),
+        paper_peak=int(policy.slots * (1 if chain.counts_slots else slot_bytes) + 1e-6),
         paper_overhead=policy.forward_time - float(chain.internal_time.sum()),
     )
 
 
-def most_slots(
-    make: Callable[[int], Policy], low: int, high: int, request: Request, name: str
-) -> Policy:
+def most_slots(make: Callable[[int], Policy], low: int, high: int, request: Request, name: str) -> Policy:
     """The policy with most slots, among low..high, whose simulated peak keeps the budget.
 
     Bisection: more slots never cost more steps, and hold more.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .chain import Chain
 from .errors import (
     CaptureError,
     ExecutionError,
@@ -35,6 +34,12 @@ if TYPE_CHECKING:
     from .execution.capture import CapturedModel, capture
     from .execution.execute import execute
     from .execution.measure import Measurement
+    from .plots import plot_frontier, plot_graph, plot_memory
+    from .widgets.explore import explore
+    from .widgets.page import save_html
+    from .widgets.play import play
+    from .widgets.race import race
+    from .widgets.stepper import stepper
     from .zoo.files import load_graph
 
 __version__ = "0.1.0"
@@ -48,11 +53,18 @@ _LAZY = {
     "execute": "remat_lab.execution.execute",
     "plain": "remat_lab.execution.baselines",
     "Measurement": "remat_lab.execution.measure",
+    "play": "remat_lab.widgets.play",
+    "explore": "remat_lab.widgets.explore",
+    "race": "remat_lab.widgets.race",
+    "stepper": "remat_lab.widgets.stepper",
+    "save_html": "remat_lab.widgets.page",
+    "plot_memory": "remat_lab.plots",
+    "plot_graph": "remat_lab.plots",
+    "plot_frontier": "remat_lab.plots",
 }
 
 __all__ = [
     "ComputationGraph",
-    "Chain",
     "JointGraph",
     "Schedule",
     "Plan",
@@ -72,6 +84,14 @@ __all__ = [
     "execute",
     "plain",
     "Measurement",
+    "play",
+    "explore",
+    "race",
+    "stepper",
+    "save_html",
+    "plot_memory",
+    "plot_graph",
+    "plot_frontier",
     "methods",
     "method",
     "load_graph",

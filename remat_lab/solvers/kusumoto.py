@@ -24,6 +24,7 @@ from numba import njit
 from ..errors import InfeasibleBudget
 from ..graph import ComputationGraph
 from ..memo import memo
+from ..progress import report
 from ..registry import Request, Solution, method
 from ..units import format_bytes
 from .canonical import LowerSetSequence, canonical_schedule, sequence_of
@@ -129,7 +130,9 @@ def _points(graph: ComputationGraph, accounting: str, objective: str = "time") -
     def make() -> list[Solution]:
         family = approximate_family(graph)
         found = {}
-        for budget in _formula_budgets(family):
+        budgets = _formula_budgets(family)
+        for i, budget in enumerate(budgets):
+            report(i, len(budgets))
             for goal in OBJECTIVES if accounting == "simulated" else (objective,):
                 sequence = plan_sequence(family, budget, goal)
                 found[sequence.bits.tobytes()] = sequence

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import dis
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 
+from .errors import InvalidGraph
+from .graph import ComputationGraph
 from .joint import CATEGORIES
 from .schedule import Schedule
 from .simulate import simulate
 from .units import format_bytes
+
+if TYPE_CHECKING:
+    from .solvers.canonical import LowerSetSequence
 
 #: How a check can end. "unanswered" is no fault: it is how every exercise starts.
 STATES = ("right", "wrong", "unanswered")
@@ -203,7 +209,7 @@ class LiveTable:
         cell = "border:1px solid rgba(128,128,128,.35);padding:0 .35em;text-align:center"
         peak = self.bytes == self.bytes.max()
         head = "".join(
-            f"<th style='{cell};vertical-align:bottom;font-weight:normal'>"
+            f"<th style='{cell};padding:.4em 0;vertical-align:bottom;font-weight:normal'>"
             "<span style='writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap'>"
             f"{escape(op)}</span></th>"
             for op in self.ops
@@ -250,3 +256,130 @@ def live_table(schedule: Schedule) -> LiveTable:
         held=np.array(columns).T[shown],
         bytes=np.array(held_bytes, dtype=np.int64),
     )
+
+
+# -- graphs --------------------------------------------------------------------------------------------------
+#: Fills of the segments of a sequence, in turn; translucent, so that they suit any background.
+_SEGMENTS = ("rgba(0,114,178,.35)", "rgba(0,158,115,.35)", "rgba(230,159,0,.35)", "rgba(181,85,139,.35)")
+
+
+def canonical(graph: ComputationGraph, *lower_sets: Iterable[str]) -> LowerSetSequence:
+    """The sequence L_1 < ... < L_k = V of a canonical strategy, from names of nodes. V may be left out.
+
+    Raises
+    ------
+    InvalidGraph
+        If a set names no node, is no lower set, or does not contain the one before it.
+
+    >>> graph = ComputationGraph.from_nodes([{"name": x, "memory": 1} for x in "ab"], ["ab"])
+    >>> canonical(graph, {"a"})
+    LowerSetSequence(2 segments, 1 of 2 values kept)
+    """
+    from .solvers.canonical import sequence_of
+    from .solvers.lower_sets import bits_of, check_sequence
+
+    wanted = [set(names) for names in lower_sets]
+    if not wanted or len(wanted[-1]) < len(graph):
+        wanted.append(set(graph.names))
+    for names in wanted:
+        if unknown := sorted(names - set(graph.names)):
+            raise InvalidGraph(f"{unknown[0]!r} is no node; there are {', '.join(graph.names)}")
+    bits = np.array([bits_of([graph.index_of[name] for name in names], len(graph)) for names in wanted])
+    return sequence_of(graph, check_sequence(graph, bits))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture as SVG in the colours of the page around it."""
+
+    svg: str
+    words: str
+
+    def __repr__(self) -> str:
+        return self.words
+
+    def _repr_html_(self) -> str:
+        return self.svg
+
+
+def draw(graph: ComputationGraph, *lower_sets: Iterable[str], sizes: bool = True) -> Drawing:
+    """A small graph, left to right, with its nodes filled by segment and those on a boundary framed.
+
+    Parameters
+    ----------
+    graph : ComputationGraph
+    lower_sets : one lower set, or an increasing sequence of them, as names of nodes; none draws the graph alone
+    sizes : whether to write M_v under each name
+    """
+    inside = [set(names) for names in lower_sets]
+    segment = {
+        v: next((i for i, names in enumerate(inside) if name in names), len(inside))
+        for v, name in enumerate(graph.names)
+    }
+    edges = graph.edges.tolist()
+    framed = {u for u, v in edges if segment[u] < segment[v]}
+    column, lane = _places(graph)
+    jumps = [column[v] - column[u] for u, v in edges if lane[u] == lane[v] and column[v] > column[u] + 1]
+    top = 12 + 15 * max(jumps, default=0)
+    right, width, height = 92, 66, 40 if sizes else 26
+    down = height + 22
+    x = {v: 8 + right * column[v] for v in segment}
+    y = {v: top + down * lane[v] for v in segment}
+    mark = f"arrow-{uuid4().hex[:8]}"
+    body = (
+        f"<defs><marker id='{mark}' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' orient='auto'>"
+        "<path d='M0 0L8 4L0 8z' fill='currentColor'/></marker></defs>"
+    )
+    for u, v in edges:
+        if lane[u] == lane[v] and column[v] > column[u] + 1:
+            rise = 15 * (column[v] - column[u])
+            start, end = x[u] + width * 0.7, x[v] + width * 0.3
+            path = f"M{start} {y[u]}C{start + 12} {y[u] - rise} {end - 12} {y[v] - rise} {end} {y[v] - 1}"
+        else:
+            path = f"M{x[u] + width} {y[u] + height / 2}L{x[v] - 1} {y[v] + height / 2}"
+        body += f"<path d='{path}' fill='none' stroke='currentColor' stroke-opacity='.6' marker-end='url(#{mark})'/>"
+    for v, name in enumerate(graph.names):
+        fill = (
+            _SEGMENTS[segment[v] % len(_SEGMENTS)] if segment[v] < max(len(inside), 1) and inside else "none"
+        )
+        frame = (
+            "stroke='#d55e00' stroke-width='3'"
+            if v in framed
+            else "stroke='currentColor' stroke-opacity='.5'"
+        )
+        middle = x[v] + width / 2
+        body += (
+            f"<rect x='{x[v]}' y='{y[v]}' width='{width}' height='{height}' rx='6' fill='{fill}' {frame}/>"
+        )
+        body += f"<text x='{middle}' y='{y[v] + 17}' text-anchor='middle' fill='currentColor'>{escape(name)}</text>"
+        if sizes:
+            amount = format_bytes(int(graph.memory[v])).replace(".00", "").replace(".0 ", " ")
+            body += (
+                f"<text x='{middle}' y='{y[v] + 33}' text-anchor='middle' font-size='11' fill='currentColor' "
+                f"fill-opacity='.75'>{amount}</text>"
+            )
+    wide, tall = 8 + right * max(column) + width + 8, top + down * max(lane) + height + 8
+    words = f"{graph.name or 'graph'}: {len(graph)} nodes, {len(edges)} edges" + "".join(
+        f"; V_{i + 1} = {', '.join(n for v, n in enumerate(graph.names) if segment[v] == i)}"
+        for i in range(len(inside))
+    )
+    svg = (
+        f"<svg role='img' aria-label='{escape(words, quote=True)}' viewBox='0 0 {wide} {tall}' width='{wide}' "
+        "style='max-width:100%;height:auto' font-size='13' font-family='system-ui, DejaVu Sans, sans-serif'>"
+        f"{body}</svg>"
+    )
+    return Drawing(svg, words)
+
+
+def _places(graph: ComputationGraph) -> tuple[list[int], list[int]]:
+    """Column (longest path from a source) and lane of every node; a node prefers its first input's lane."""
+    column, lane = [0] * len(graph), [0] * len(graph)
+    taken: set[tuple[int, int]] = set()
+    for v in range(len(graph)):
+        inputs = graph.predecessors.row(v).tolist()
+        column[v] = max((column[u] + 1 for u in inputs), default=0)
+        lane[v] = min((lane[u] for u in inputs), default=0)
+        while (column[v], lane[v]) in taken:
+            lane[v] += 1
+        taken.add((column[v], lane[v]))
+    return column, lane

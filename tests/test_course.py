@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from remat_lab.course import check, guess
+import remat_lab as rl
+from remat_lab.course import canonical, check, draw, guess, live_table
+from remat_lab.solvers.canonical import canonical_schedule
 
 
 def blank(graph, lower):
@@ -84,3 +87,57 @@ def test_guess_folds_its_answer_until_there_is_a_prediction():
     told = guess("How big?", math.pi, mine=3)
     assert "<details open>" in told._repr_html_() and "You said 3." in told._repr_html_()
     assert repr(question).endswith("(The answer is 3.142. A < B.)")
+
+
+# --- values and graphs ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def branches() -> rl.ComputationGraph:
+    edges = [("s", "p"), ("s", "q"), ("p", "j"), ("q", "j"), ("s", "j"), ("j", "loss")]
+    return rl.ComputationGraph.from_nodes(
+        [{"name": n, "memory": 4} for n in ("s", "p", "q", "j", "loss")], edges
+    )
+
+
+def test_live_table_holds_what_the_simulator_holds(branches):
+    schedule = canonical_schedule(branches, canonical(branches, {"s"}).bits)
+    table, trace = live_table(schedule), rl.simulate(schedule)
+    assert table.bytes.max() == trace.peak
+    assert list(table.bytes) == [4 * int(column.sum()) for column in table.held.T]
+    assert list(table.ops) == [action.name for action in schedule if action.kind == "run"]
+    assert "█" in repr(table) and table._repr_html_().count("<tr>") == len(table.values) + 2
+
+
+def test_canonical_reads_names_and_adds_the_whole_graph(branches):
+    sequence = canonical(branches, {"s", "p"})
+    assert sequence.lower_sets == [["s", "p"], ["s", "p", "q", "j", "loss"]]
+    assert canonical(branches, {"s", "p"}, branches.names).lower_sets == sequence.lower_sets
+    assert len(canonical(branches)) == 1
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        ([{"p"}], "without its input 's'"),
+        ([{"s", "x"}], "'x' is no node"),
+        ([{"s", "p"}, {"s", "q"}], "does not strictly contain"),
+    ],
+)
+def test_canonical_says_what_is_no_sequence(branches, sets, words):
+    with pytest.raises(rl.InvalidGraph, match=words):
+        canonical(branches, *sets)
+
+
+def test_drawing_is_well_formed_frames_the_boundary_and_keeps_nodes_apart(branches):
+    picture = draw(branches, {"s", "p"})
+    root = ElementTree.fromstring(picture._repr_html_())
+    boxes = [element.attrib for element in root.iter("rect")]
+    assert len({(box["x"], box["y"]) for box in boxes}) == len(branches)
+    assert [box["stroke"] == "#d55e00" for box in boxes] == [True, True, False, False, False]
+    assert [box["fill"] != "none" for box in boxes] == [True, True, False, False, False]
+    assert repr(picture) == "graph: 5 nodes, 6 edges; V_1 = s, p"
+    assert all(
+        box["fill"] == "none"
+        for box in (e.attrib for e in ElementTree.fromstring(draw(branches).svg).iter("rect"))
+    )

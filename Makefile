@@ -46,7 +46,7 @@ lint: $(VENV)/.ready-lint
 	$(BIN)/mypy
 
 docs: $(VENV)/.ready-docs
-	$(BIN)/pdoc --docformat numpy --output-directory site remat_lab
+	$(BIN)/python docs/site/build.py
 
 notebooks: $(VENV)/.ready-test $(VENV)/.ready-lint
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python notebooks/sync.py

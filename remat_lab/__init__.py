@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .chain import Chain
 from .errors import (
     CaptureError,
     ExecutionError,
@@ -65,6 +66,7 @@ _LAZY = {
 
 __all__ = [
     "ComputationGraph",
+    "Chain",
     "JointGraph",
     "Schedule",
     "Plan",

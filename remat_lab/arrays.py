@@ -28,6 +28,10 @@ class Csr(NamedTuple):
         """For each entry of ``index``, the row it belongs to."""
         return np.repeat(np.arange(self.rows, dtype=np.int64), np.diff(self.start))
 
+    def rows_of(self, chosen: np.ndarray) -> Csr:
+        """The chosen rows, in that order."""
+        return csr([self.row(i).tolist() for i in chosen.tolist()])
+
     def transposed(self, columns: int) -> Csr:
         """The lists the other way round; each is in ascending order of row."""
         order = np.argsort(self.index, kind="stable")

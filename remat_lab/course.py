@@ -33,7 +33,7 @@ _LOOK = {
     "right": ("✔", "Right.", "#2e9e5b"),
     "wrong": ("✘", "Not yet.", "#d9822b"),
     "unanswered": ("…", "Not answered yet.", "#8a8f98"),
-    "guess": ("?", "", "#3b82c4"),
+    "guess": ("", "", "#3b82c4"),
 }
 
 
@@ -70,11 +70,11 @@ class Guess:
     def _repr_html_(self) -> str:
         told = "" if self.mine is None else f"You said {_prose(self.mine)}. "
         fold = "" if self.mine is None else " open"
+        reveal = f"{told}<b>{_prose(self.answer)}</b> {_prose(self.why)}"
         return _box(
             "guess",
-            f"<details{fold}><summary style='cursor:pointer'><b>Predict, then open:</b> {_prose(self.question)}"
-            f"</summary><div style='margin-top:.4em'>{told}<b>{_prose(self.answer)}</b> {_prose(self.why)}</div>"
-            "</details>",
+            f"<details{fold} style='margin:0'><summary style='cursor:pointer'><b>Predict, then open:</b> "
+            f"{_prose(self.question)}</summary><div style='margin-top:.4em'>{reveal}</div></details>",
         )
 
 
@@ -173,10 +173,11 @@ def _prose(text: str) -> str:
 
 def _box(look: str, inner: str) -> str:
     sign, _, colour = _LOOK[look]
+    sign = f"<span style='color:{colour};font-weight:bold'>{sign}</span> " if sign else ""
     # Inherited colours, so that the box reads on a light and on a dark page alike.
     return (
         f"<div class='remat-box' style='border-left:4px solid {colour};padding:.35em .8em;margin:.3em 0;"
-        f"line-height:1.5;max-width:46em'><span style='color:{colour};font-weight:bold'>{sign}</span> {inner}</div>"
+        f"line-height:1.5;max-width:46em'>{sign}{inner}</div>"
     )
 
 

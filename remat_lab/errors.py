@@ -62,8 +62,11 @@ class InfeasibleBudget(RematError):
         self.minimum = minimum
 
     @classmethod
-    def of(cls, method: str, budget: int, minimum: int) -> InfeasibleBudget:
-        """The error for a method whose least peak is ``minimum`` bytes."""
+    def of(cls, method: str, budget: int, minimum: int, *, slots: bool = False) -> InfeasibleBudget:
+        """The error for a method whose least peak is ``minimum`` bytes (or slots)."""
+        if slots:
+            message = f"{method} cannot fit in {budget} slots: the least it can do is {minimum}."
+            return cls(f"{message} Raise the budget to that, or try another method.", minimum=minimum)
         return cls(
             f"{method} cannot fit in {format_bytes(budget)} ({budget} B): the least it can do is "
             f"{format_bytes(minimum)} ({minimum} B). Raise the budget to that, or try another method.",

@@ -11,6 +11,9 @@ Rules
 * A value that several ops write is an *accumulated* value (the gradient of a tensor with several
   consumers). The first writer allocates it, the others add in place, and it may be read once all of them
   have contributed. A second run of a writer adds nothing to an instance that already has its share.
+* An *alternative* of an op stands in for it and makes what it makes, or less (a chain's hidden-only step
+  stands in for the step that keeps its internal state). The op itself is the *plain* one: it belongs to
+  the plain order, and its alternatives name it in ``op_stands_for``. What both write, either makes whole.
 * ``op_workspace`` is the most bytes the allocator holds while the op runs, above its level at entry, new
   outputs included. Zero means unknown: the op then needs just the bytes it newly writes.
 """
@@ -60,11 +63,13 @@ class JointGraph:
     value_category : array of int, shape (values,), an index into :data:`CATEGORIES`
     outputs : array of int, values that must be there at the end (parameter gradients, the loss, new buffers)
     op_modules : sequence of str, the module each op belongs to ("" when unknown)
+    op_stands_for : array of int, shape (ops,): the plain op each op is an alternative of; itself if plain
 
     Raises
     ------
     InvalidGraph
-        On a negative or non-finite cost, an index out of range, or a read before any write.
+        On a negative or non-finite cost, an index out of range, a read before any write, or a value with
+        both alternatives and other writers.
     """
 
     op_names: tuple[str, ...]
@@ -81,10 +86,13 @@ class JointGraph:
     op_modules: tuple[str, ...] = ()
     time_unit: str = "paper"
     name: str = ""
+    op_stands_for: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         ops, values = len(self.op_names), len(self.value_names)
         put = object.__setattr__
+        plain = np.arange(ops) if self.op_stands_for is None else self.op_stands_for
+        put(self, "op_stands_for", frozen(np.array(plain, dtype=np.int64)))
         put(self, "op_names", tuple(map(str, self.op_names)))
         put(self, "op_types", tuple(map(str, self.op_types)))
         put(self, "value_names", tuple(map(str, self.value_names)))
@@ -101,6 +109,7 @@ class JointGraph:
             ("op_time", len(self.op_time), ops),
             ("op_workspace", len(self.op_workspace), ops),
             ("op_backward", len(self.op_backward), ops),
+            ("op_stands_for", len(self._stands_for), ops),
             ("reads", self.reads.rows, ops),
             ("writes", self.writes.rows, ops),
             ("value_bytes", len(self.value_bytes), values),
@@ -130,6 +139,7 @@ class JointGraph:
             if len(bad):
                 raise InvalidGraph(f"{names[bad[0]]!r} has {label} {amounts[bad[0]]}: need a number >= 0")
         self._check_order()
+        self._check_alternatives()
 
     def _check_order(self) -> None:
         last_writer = np.full(len(self.value_names), -1, dtype=np.int64)
@@ -140,6 +150,28 @@ class JointGraph:
             raise InvalidGraph(
                 f"op {self.op_names[op]!r} reads {self.value_names[value]!r} before "
                 f"{self.op_names[last_writer[value]]!r} has written it: list ops in an order that can run"
+            )
+
+    def _check_alternatives(self) -> None:
+        if not self.has_alternatives:
+            return
+        plain = self._stands_for
+        if not (0 <= plain.min() and plain.max() < self.n_ops) or (plain[plain] != plain).any():
+            raise InvalidGraph("op_stands_for must name, for each op, a plain op: one that stands for itself")
+        owner, value = self.writes.owners(), self.writes.index
+        made = value * self.n_ops + plain[owner]  # (value, plain op) as one number
+        extra = np.flatnonzero(~np.isin(made[~self.op_plain[owner]], made[self.op_plain[owner]]))
+        if len(extra):
+            op = owner[~self.op_plain[owner]][extra[0]]
+            raise InvalidGraph(
+                f"{self.op_names[op]!r} writes a value that {self.op_names[plain[op]]!r}, which it stands for, "
+                "does not: an alternative makes what the plain op makes, or less"
+            )
+        mixed = np.flatnonzero((self.writer_count > 1) & (np.diff(self.writers.start) != self.writer_count))
+        if len(mixed):
+            raise InvalidGraph(
+                f"{self.value_names[mixed[0]]!r} is written by alternatives of several ops: a value is either "
+                "accumulated or made by alternatives of one op"
             )
 
     # -- sizes and lookups ---------------------------------------------------------------------------------
@@ -165,10 +197,25 @@ class JointGraph:
         """value -> ops that read it, ascending."""
         return self.reads.transposed(self.n_values)
 
+    @property
+    def _stands_for(self) -> np.ndarray:
+        assert self.op_stands_for is not None  # set on construction
+        return self.op_stands_for
+
+    @cached_property
+    def op_plain(self) -> np.ndarray:
+        """bool of shape (ops,): the op belongs to the plain order (it is no alternative of another)."""
+        return frozen(self._stands_for == np.arange(self.n_ops))
+
+    @cached_property
+    def has_alternatives(self) -> bool:
+        return not bool(self.op_plain.all())
+
     @cached_property
     def writer_count(self) -> np.ndarray:
-        """Number of ops that write each value, int64 of shape (values,)."""
-        return frozen(np.diff(self.writers.start))
+        """Contributions that make each value whole, int64 of shape (values,): its writers, alternatives once."""
+        plain = self.writes.index[self.op_plain[self.writes.owners()]]
+        return frozen(np.bincount(plain, minlength=self.n_values))
 
     @cached_property
     def resident(self) -> np.ndarray:
@@ -182,8 +229,31 @@ class JointGraph:
 
     @cached_property
     def plain_time(self) -> float:
-        """Time of every op once."""
-        return float(self.op_time.sum())
+        """Time of every plain op once."""
+        return float(self.op_time[self.op_plain].sum())
+
+    @cached_property
+    def plain(self) -> JointGraph:
+        """This graph without alternatives, for methods that know one way to make a value."""
+        if not self.has_alternatives:
+            return self
+        kept = np.flatnonzero(self.op_plain)
+        return JointGraph(
+            op_names=tuple(self.op_names[i] for i in kept),
+            op_types=tuple(self.op_types[i] for i in kept),
+            op_time=self.op_time[kept],
+            op_workspace=self.op_workspace[kept],
+            op_backward=self.op_backward[kept],
+            reads=self.reads.rows_of(kept),
+            writes=self.writes.rows_of(kept),
+            value_names=self.value_names,
+            value_bytes=self.value_bytes,
+            value_category=self.value_category,
+            outputs=self.outputs,
+            op_modules=tuple(self.op_modules[i] for i in kept),
+            time_unit=self.time_unit,
+            name=self.name,
+        )
 
     @cached_property
     def graph(self) -> ComputationGraph:
@@ -193,7 +263,7 @@ class JointGraph:
         """
         from .graph import project
 
-        return project(self)
+        return project(self.plain)
 
     # -- making one ----------------------------------------------------------------------------------------
     @classmethod
@@ -208,8 +278,8 @@ class JointGraph:
     ) -> JointGraph:
         """Build from dicts.
 
-        ``ops``: name, type, time, workspace (0), backward (False), module (""), reads, writes (value
-        indices). ``values``: name, bytes, category ("activation").
+        ``ops``: name, type, time, workspace (0), backward (False), module (""), stands_for (itself), reads,
+        writes (value indices). ``values``: name, bytes, category ("activation").
         """
         ops, values = list(ops), list(values)
         return cls(
@@ -229,6 +299,7 @@ class JointGraph:
             op_modules=tuple(str(op.get("module", "")) for op in ops),
             time_unit=time_unit,
             name=name,
+            op_stands_for=np.array([op.get("stands_for", i) for i, op in enumerate(ops)], dtype=np.int64),
         )
 
     def with_costs(
@@ -263,6 +334,7 @@ class JointGraph:
                     "workspace": int(self.op_workspace[i]),
                     "backward": bool(self.op_backward[i]),
                     "module": self.op_modules[i],
+                    **({} if self.op_plain[i] else {"stands_for": int(self._stands_for[i])}),
                     "reads": self.reads.row(i).tolist(),
                     "writes": self.writes.row(i).tolist(),
                 }
@@ -306,6 +378,8 @@ class JointGraph:
         digest = hashlib.sha256()
         for array in (*self.reads, *self.writes, self.value_bytes, self.outputs, self.op_workspace):
             digest.update(np.ascontiguousarray(array).tobytes())
+        if self.has_alternatives:
+            digest.update(self._stands_for.tobytes())
         return digest.hexdigest()[:16]
 
     def __repr__(self) -> str:

@@ -71,8 +71,12 @@ class Plan:
         )
 
     def _amount(self, value: int) -> str:
-        in_slots = self.accounting == "paper" and getattr(self.problem, "counts_slots", False)
-        return f"{value} slots" if in_slots else format_bytes(value)
+        return f"{value} slots" if self.in_slots else format_bytes(value)
+
+    @property
+    def in_slots(self) -> bool:
+        """Whether budget and peak are slots: a chain method's are, on a uniform chain, in its paper's terms."""
+        return _in_slots(self.problem, self.accounting) and self.schedule.joint is self.problem.joint
 
     # -- storage -------------------------------------------------------------------------------------------
     def to_dict(self) -> dict[str, Any]:
@@ -111,6 +115,8 @@ class Plan:
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidSchedule(f"{path} is not a saved plan: {error!r}") from error
         joint = problem.joint
+        if joint.plain.fingerprint() == fingerprint:  # made by a method that knows no alternatives
+            joint = joint.plain
         if joint.fingerprint() != fingerprint:
             raise InvalidSchedule(
                 f"{path} was made for another graph (fingerprint {fingerprint}, this one has "
@@ -167,7 +173,7 @@ class Frontier:
         """
         i = int(np.searchsorted(self.budget, budget, side="right")) - 1
         if i < 0:
-            raise InfeasibleBudget.of(self.method, budget, self.minimum)
+            raise InfeasibleBudget.of(self.method, budget, self.minimum, slots=self.plan(0).in_slots)
         return i
 
     def at(self, budget: int) -> Plan:
@@ -201,9 +207,10 @@ class Frontier:
         )
 
     def __repr__(self) -> str:
+        least, most = (self.plan(i)._amount(int(self.budget[i])) for i in (0, -1))
         return (
-            f"Frontier({self.method}, {len(self)} points, budget {format_bytes(self.budget[0])} at "
-            f"{self.overhead_ratio[0]:.1%} overhead to {format_bytes(self.budget[-1])} at "
+            f"Frontier({self.method}, {len(self)} points, budget {least} at "
+            f"{self.overhead_ratio[0]:.1%} overhead to {most} at "
             f"{self.overhead_ratio[-1]:.1%})"
         )
 
@@ -223,7 +230,8 @@ def solve(
     ----------
     problem : ComputationGraph, JointGraph, Chain or CapturedModel
     budget : int bytes, "2.5 GB", "2.5 GiB", "60%" of the vanilla peak in the same accounting, "min" for the
-        least this method can do, or None for no bound
+        least this method can do, or None for no bound; slots, as the method's paper counts them, for a
+        uniform chain under paper accounting
     method : a name from ``remat_lab.methods()``
     accounting : "simulated" (default) or "paper"
     **options : the method's own
@@ -285,10 +293,18 @@ def _read_budget(
 ) -> int | None:
     if isinstance(budget, str) and budget.strip().lower() == "min":
         return _minimum(entry, view, accounting, options)
-    whole = vanilla_peak(view)
+    if _in_slots(view, accounting) and isinstance(budget, str) and not budget.strip().endswith("%"):
+        raise ValueError(
+            f"a uniform chain's paper accounting counts slots: give a number of them, not {budget!r}"
+        )
+    return parse_budget(budget, _whole(entry, view, accounting))
+
+
+def _whole(entry: Method, view: Any, accounting: str) -> int:
+    """What "100%" means."""
     if accounting == "paper" and entry.paper_vanilla is not None:
-        whole = entry.paper_vanilla(view)
-    return parse_budget(budget, whole)
+        return entry.paper_vanilla(view)
+    return vanilla_peak(view)
 
 
 def _checked(
@@ -309,7 +325,7 @@ def _checked(
     trace = simulate(solution.schedule)
     peak, overhead = _figures(solution, trace, accounting)
     if budget is not None and peak > budget:
-        raise InfeasibleBudget.of(entry.name, budget, peak)
+        raise InfeasibleBudget.of(entry.name, budget, peak, slots=_in_slots(view, accounting))
     plain = trace.joint.plain_time
     return Plan(
         method=entry.name,
@@ -325,6 +341,11 @@ def _checked(
         accounting=accounting,
         bound=solution.bound,
     )
+
+
+def _in_slots(problem: Any, accounting: str) -> bool:
+    """Whether memory is counted in slots: a uniform chain's is, under paper accounting."""
+    return accounting == "paper" and getattr(problem, "counts_slots", False)
 
 
 def _figures(solution: Solution, trace: Trace, accounting: str) -> tuple[int, float]:
@@ -400,11 +421,7 @@ def _sweep(
     entry: Method, view: Any, accounting: str, options: dict[str, Any], count: int = 16
 ) -> list[Solution]:
     least = _minimum(entry, view, accounting, options)
-    whole = (
-        vanilla_peak(view)
-        if accounting == "simulated" or not entry.paper_vanilla
-        else entry.paper_vanilla(view)
-    )
+    whole = _whole(entry, view, accounting)
     solutions = []
     budgets = sorted({int(b) for b in np.linspace(least, max(least, whole), count)})
     for i, budget in enumerate(budgets):

@@ -84,7 +84,8 @@ class Method:
                 f"method {self.name!r} plans {kinds[self.view]}; got {type(problem).__name__}. "
                 "See remat_lab.methods() for what each method takes."
             )
-        return found
+        # A chain's joint graph has two ways to make a hidden state; only the chain methods choose between them.
+        return found.plain if self.view == "joint" else found
 
     def check_options(self, options: dict[str, Any]) -> None:
         unknown = sorted(set(options) - set(self.options))
@@ -100,6 +101,10 @@ _BUILTIN = (
     "remat_lab.solvers.vanilla",
     "remat_lab.solvers.chen",
     "remat_lab.solvers.kusumoto",
+    "remat_lab.solvers.bptt",
+    "remat_lab.solvers.revolve",
+    "remat_lab.solvers.chen_chains",
+    "remat_lab.solvers.rotor",
 )
 _loaded = False
 

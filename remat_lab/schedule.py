@@ -77,8 +77,8 @@ class Schedule:
 
     @classmethod
     def vanilla(cls, joint: JointGraph) -> Schedule:
-        """Every op once, in the plain order: what a framework does without recomputation."""
-        return cls.from_ops(joint, np.arange(joint.n_ops))
+        """Every plain op once, in the plain order: what a framework does without recomputation."""
+        return cls.from_ops(joint, np.flatnonzero(joint.op_plain))
 
     @cached_property
     def ops(self) -> np.ndarray:
@@ -92,24 +92,27 @@ class Schedule:
 
     @cached_property
     def is_recomputation(self) -> np.ndarray:
-        """bool per action: a run of an op that has run before."""
-        seen = np.zeros(self.joint.n_ops, dtype=bool)
+        """bool per action: a run of an op that has run before, itself or an alternative of it."""
         again = np.zeros(len(self.actions), dtype=bool)
-        for step, code in enumerate(self.actions.tolist()):
-            if code >= 0:
-                again[step] = seen[code]
-                seen[code] = True
+        runs = np.flatnonzero(self.actions >= 0)
+        _, first = np.unique(self.joint._stands_for[self.actions[runs]], return_index=True)
+        again[runs] = True
+        again[runs[first]] = False
         return frozen(again)
 
     @property
     def recomputed_ops(self) -> int:
-        """Number of runs beyond each op's first."""
-        return int(np.maximum(self.run_counts - 1, 0).sum())
+        """Number of runs beyond each op's first, alternatives counted together."""
+        return int(self.is_recomputation.sum())
 
     @property
     def overhead(self) -> float:
-        """Time spent computing things again, in the joint graph's time unit."""
-        return float((np.maximum(self.run_counts - 1, 0) * self.joint.op_time).sum())
+        """Time spent computing things again, in the joint graph's time unit.
+
+        The plain order runs no alternative, so every run of one counts.
+        """
+        extra = np.maximum(self.run_counts - self.joint.op_plain, 0)
+        return float((extra * self.joint.op_time).sum())
 
     def __len__(self) -> int:
         return len(self.actions)

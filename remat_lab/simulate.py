@@ -119,6 +119,7 @@ def simulate(plan: Plan | Schedule) -> Trace:
     """
     schedule = plan if isinstance(plan, Schedule) else plan.schedule
     joint = schedule.joint
+    # Alternatives: writer_count is 1 for what they write, so that one run of any of them makes it whole.
     during, after, by_category, status, step, value = _simulate(
         schedule.actions,
         *joint.reads,

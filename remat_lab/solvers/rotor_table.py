@@ -1,0 +1,347 @@
+"""rotor (Beaumont et al., arXiv 1911.13214): optimal persistent policies for chains of unlike stages.
+
+Stage s has an output a(s) (its hidden state), all that its backward needs abar(s) (its internal state, the
+output included), times u_f and u_b, and temporary memory. With memory m beside the segment's own input,
+the least time C(s, t, m) to run stages s..t forward and backward is the least of
+
+    (1) keep the input of s, run s..s'-1 keeping nothing, push the input of s':
+        sum_{s<=k<s'} u_f(k) + C(s', t, m - a(s'-1)) + C(s, s'-1, m)
+    (2) keep everything of s:   u_f(s) + C(s+1, t, m - abar(s)) + u_b(s)
+    (3) run s..s'-1 keeping nothing, keep everything of s' and not its input:
+        sum_{s<=k<=s'} u_f(k) + C(s'+1, t, m - abar(s')) + u_b(s') + C(s, s'-1, m)
+
+each if m covers what is held while its ops run. (1) and (2) are the published set. (3) is Gruslys et al.'s
+push of an internal state: it exists where the backward of s' does not read the stage's input
+(``Chain.keeps_input`` false), and is (1) and (2) together otherwise. *Persistent*: what is pushed stays
+until it is used.
+
+What is charged beside the pushed states is named by ``charges``:
+
+    "rotor"         as published: the gradient entering the segment, moving states and temporary memory;
+    "simulated"     what ``simulate()`` counts: also the gradient a backward step writes, and the parameters';
+    "every tensor"  nothing but the working internal state, MSM's default base case;
+    "stored"        not even that: MSM's other base case, whose m is this one's plus the initial state.
+
+Under "simulated", where the backward of s does not read its input, a pushed input is let go once (2) has
+used it, and the right part and the backward of s have its memory as well. C then has a second table for
+segments whose input can be let go (``drop``); elsewhere there is one.
+
+So on a uniform chain C under "every tensor" is MSM's optimum with the same m, and under "stored" with m + 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from ..chain import Chain
+from ..errors import InfeasibleBudget
+from .policy import Policy
+
+CHARGES = ("rotor", "simulated", "every tensor", "stored")
+MOVES = ("all", "published")
+
+
+class Costs(NamedTuple):
+    """A chain's costs in slots, by stage 0..L-1; int64 arrays of shape (L,) unless said otherwise.
+
+    hidden, internal : what a pushed state costs
+    hold : what is held, beside pushed states, while a segment ending in this stage runs forward
+    moving : the state a forward step reads while nothing pushed holds it
+    drop : what becomes free when the stage's pushed input is let go
+    advance, keep : what a hidden-only and an internal forward step hold while they run
+    backward : all that the stage's backward holds
+    time, kept_time : float64, of a hidden-only step, and of an internal step with its backward
+    """
+
+    hidden: np.ndarray
+    internal: np.ndarray
+    hold: np.ndarray
+    moving: np.ndarray
+    drop: np.ndarray
+    advance: np.ndarray
+    keep: np.ndarray
+    backward: np.ndarray
+    time: np.ndarray
+    kept_time: np.ndarray
+
+
+class Table(NamedTuple):
+    """C for every segment and memory, and what it was made from.
+
+    cost : float64 array, shape (inputs, L, L, slots + 1), or (inputs, L + 1, slots + 1) by length if the
+        stages are alike; ``inputs`` is 2 if inputs can be let go (index 1 is for those), else 1
+    """
+
+    cost: np.ndarray
+    costs: Costs
+    unit: float
+    whole_range: bool
+    third_move: bool
+
+    @property
+    def total(self) -> np.ndarray:
+        """Time of the whole chain for each memory, float64 of shape (slots + 1,)."""
+        return self.cost[0, -1] if self.by_length else self.cost[0, 0, -1]
+
+    @property
+    def by_length(self) -> bool:
+        return self.cost.ndim == 3
+
+
+def charged_bytes(chain: Chain, charges: str) -> Costs:
+    """The chain's costs in bytes under one of :data:`CHARGES`."""
+    zero = np.zeros(chain.steps, dtype=np.int64)
+    a, abar, grad = chain.hidden, chain.internal, chain.gradient
+    hold = moving = drop = advance = keep = backward = zero
+    if charges == "every tensor":
+        keep = backward = abar
+    elif charges in ("rotor", "simulated"):
+        moving = np.concatenate([[0], a[:-1]])
+        advance = np.maximum(a, chain.workspace)
+        keep = np.maximum(abar, chain.internal_workspace)
+    if charges == "rotor":
+        hold = grad
+        backward = grad + np.maximum(abar, abar + chain.backward_workspace)
+    elif charges == "simulated":
+        drop = zero if chain.keeps_input else moving
+        own = chain.parameter_gradient
+        if chain.shared_parameters:  # made by the last stage's backward, there ever after
+            later, new = own.copy(), zero.copy()
+            later[-1], new[-1] = 0, own[-1]
+        else:
+            later, new = own[::-1].cumsum()[::-1] - own, own
+        written = np.concatenate([[chain.input_gradient], grad[:-1]]) + new
+        hold = grad + later
+        hold[-1] = 0  # the loss is not reached yet
+        backward = abar + grad + later + np.maximum(written, chain.backward_workspace)
+    return Costs(
+        *(a, abar, hold, moving, drop, advance, keep, backward),
+        *(chain.time, chain.internal_time + chain.backward_time),
+    )
+
+
+def rotor_table(chain: Chain, unit: float, slots: int, charges: str = "rotor", moves: str = "all") -> Table:
+    """C(s, t, m) for all segments and m = 0..slots, sizes rounded up to whole slots of ``unit`` bytes.
+
+    O(L^3 slots) time; O(L^2 slots) where all stages but the first and last are alike (those two are then
+    charged and timed as the dearest stage).
+    """
+    if charges not in CHARGES:
+        raise ValueError(f"charges must be one of {CHARGES}, got {charges!r}")
+    if moves not in MOVES:
+        raise ValueError(f"moves must be one of {MOVES}, got {moves!r}")
+    raw = charged_bytes(chain, charges)
+    sizes = {k: np.ceil(getattr(raw, k) / unit - 1e-9).astype(np.int64) for k in raw._fields[:-2]}
+    sizes["drop"] = np.floor(raw.drop / unit + 1e-9).astype(np.int64)  # what is gained is rounded down
+    costs = Costs(**sizes, time=raw.time, kept_time=raw.kept_time)
+    inputs = 2 if costs.drop.any() else 1
+    whole, third = charges == "rotor", moves == "all" and not chain.keeps_input
+    if _alike(costs):
+        cost = _uniform_table(inputs, chain.steps, slots, *_dearest(costs), whole, third)
+        return Table(cost, costs, unit, whole, third)
+    L = chain.steps
+    cost = np.full((inputs, L, L, slots + 1), np.inf)
+    _table(cost, *costs, whole, third)
+    return Table(cost, costs, unit, whole, third)
+
+
+def _alike(costs: Costs) -> bool:
+    if len(costs.time) < 40:
+        return all((x[k == "drop" :] == x[-1]).all() for k, x in costs._asdict().items() if k != "moving")
+    return all((x[1:-1] == x[1]).all() for x in costs)
+
+
+def _dearest(costs: Costs) -> list[Any]:
+    """The dearest stage's costs, as scalars: each the largest, and what is gained the least."""
+    return [x[1:].min() if k == "drop" and len(x) > 1 else x.max() for k, x in costs._asdict().items()]
+
+
+def rotor_policy(chain: Chain, table: Table, m: int) -> Policy:
+    """The policy of a table for memory m.
+
+    Raises
+    ------
+    InfeasibleBudget
+        With the least memory in the table, if m is less.
+    """
+    feasible = np.flatnonzero(np.isfinite(table.total))
+    if m < 0 or not len(feasible) or m < feasible[0]:
+        least = int(feasible[0]) if len(feasible) else None
+        raise InfeasibleBudget(
+            f"rotor needs at least {least} slots of {table.unit:g} B, got {m}", minimum=least
+        )
+    trace = _trace_uniform if table.by_length else _trace
+    costs = _dearest(table.costs) if table.by_length else table.costs
+    return Policy(chain, m, trace(table.cost, m, *costs, table.whole_range, table.third_move))
+
+
+# -- kernels -------------------------------------------------------------------------------------------------
+@njit(cache=True)
+def _table(cost, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third):
+    inputs, L, M = cost.shape[0], cost.shape[1], cost.shape[3] - 1
+    for length in range(1, L + 1):
+        for s in range(L - length + 1):
+            t = s + length - 1
+            for f in range(inputs):
+                row = cost[f, s, t]
+                gain = drop[s] if f == 1 else 0
+                low = max(hold[t] + keep[s], backward[s] - gain)
+                if s == t:
+                    for m in range(low, M + 1):
+                        row[m] = kept[s]
+                    continue
+                right, push = cost[0, s + 1, t], internal[s] - gain
+                for m in range(max(low, push), M + 1):
+                    row[m] = kept[s] + right[min(M, m - push)]
+                need = hold[t] + advance[s]
+                if whole:
+                    for j in range(s + 1, t):
+                        need = max(need, hold[t] + moving[j] + advance[j])
+                run = 0.0
+                for k in range(s + 1, t + 1):
+                    run += time[k - 1]
+                    if k - 1 > s:
+                        need = max(need, hold[t] + moving[k - 1] + advance[k - 1])
+                    left, right, push = cost[f, s, k - 1], cost[inputs - 1, k, t], hidden[k - 1]
+                    for m in range(max(need, push), M + 1):
+                        row[m] = min(row[m], run + right[m - push] + left[m])
+                    if third:
+                        low = max(need, hold[t] + moving[k] + keep[k], backward[k])
+                        if k == t:
+                            for m in range(low, M + 1):
+                                row[m] = min(row[m], run + kept[k] + left[m])
+                        else:
+                            right, push = cost[0, k + 1, t], internal[k]
+                            for m in range(max(low, push), M + 1):
+                                row[m] = min(row[m], run + kept[k] + right[m - push] + left[m])
+
+
+@njit(cache=True)
+def _uniform_table(
+    inputs, L, M, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third
+):
+    """The same by length; entry [f, n, m] is C of n alike stages."""
+    cost = np.full((inputs, L + 1, M + 1), np.inf)
+    cost[:, 0, :] = 0.0
+    for n in range(1, L + 1):
+        for f in range(inputs):
+            row = cost[f, n]
+            gain = drop if f == 1 else 0
+            keeps = max(hold + keep, backward - gain)
+            if n == 1:
+                for m in range(keeps, M + 1):
+                    row[m] = kept
+                continue
+            right, push = cost[0, n - 1], internal - gain
+            for m in range(max(keeps, push), M + 1):
+                row[m] = kept + right[min(M, m - push)]
+            for y in range(1, n):
+                need = hold + advance + (moving if y > 1 or (whole and n > 2) else 0)
+                left, right = cost[f, y], cost[inputs - 1, n - y]
+                for m in range(max(need, hidden), M + 1):
+                    row[m] = min(row[m], y * time + right[m - hidden] + left[m])
+                if third:
+                    low = max(need, hold + moving + keep, backward)
+                    if y == n - 1:
+                        for m in range(low, M + 1):
+                            row[m] = min(row[m], y * time + kept + left[m])
+                    else:
+                        right = cost[0, n - y - 1]
+                        for m in range(max(low, internal), M + 1):
+                            row[m] = min(row[m], y * time + kept + right[m - internal] + left[m])
+    return cost
+
+
+@njit(cache=True)
+def _trace(cost, m, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third):
+    """Moves of the whole chain with memory m: the least candidate of each segment, found again."""
+    inputs, L, M = cost.shape[0], cost.shape[1], cost.shape[3] - 1
+    moves = np.empty((2 * L + 1, 2), dtype=np.int64)
+    stack = np.empty((2 * L + 8, 4), dtype=np.int64)
+    stack[0] = np.array([0, L - 1, m, 0])
+    top, count = 1, 0
+    while top > 0:
+        top -= 1
+        s, t, m, f = stack[top]
+        if s > t:
+            continue
+        kind, split, best = 1, 1, np.inf
+        gain = drop[s] if f == 1 else 0
+        if s < t and m >= max(hold[t] + keep[s], backward[s] - gain, internal[s] - gain):
+            best = kept[s] + cost[0, s + 1, t, min(M, m - internal[s] + gain)]
+        need = hold[t] + advance[s]
+        if whole:
+            for j in range(s + 1, t):
+                need = max(need, hold[t] + moving[j] + advance[j])
+        run = 0.0
+        for k in range(s + 1, t + 1):
+            run += time[k - 1]
+            if k - 1 > s:
+                need = max(need, hold[t] + moving[k - 1] + advance[k - 1])
+            if m >= max(need, hidden[k - 1]):
+                value = run + cost[inputs - 1, k, t, m - hidden[k - 1]] + cost[f, s, k - 1, m]
+                if value < best:
+                    best, kind, split = value, 0, k - s
+            if third and m >= max(need, hold[t] + moving[k] + keep[k], backward[k]):
+                value = np.inf
+                if k == t:
+                    value = run + kept[k] + cost[f, s, k - 1, m]
+                elif m >= internal[k]:
+                    value = run + kept[k] + cost[0, k + 1, t, m - internal[k]] + cost[f, s, k - 1, m]
+                if value < best:
+                    best, kind, split = value, 1, k - s + 1
+        moves[count, 0], moves[count, 1] = kind, split
+        count += 1
+        middle = s + split
+        if kind == 0:
+            right = m - hidden[middle - 1]
+        else:
+            right = min(M, m - internal[middle - 1] + (gain if split == 1 else 0))
+        stack[top] = np.array([s, middle - 1 - kind, m, f])
+        stack[top + 1] = np.array([middle, t, right, inputs - 1 if kind == 0 else 0])
+        top += 2
+    return moves[:count].copy()
+
+
+@njit(cache=True)
+def _trace_uniform(
+    cost, m, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third
+):
+    inputs, L, M = cost.shape[0], cost.shape[1] - 1, cost.shape[2] - 1
+    moves = np.empty((2 * L + 1, 2), dtype=np.int64)
+    stack = np.empty((2 * L + 8, 3), dtype=np.int64)
+    stack[0] = np.array([L, m, 0])
+    top, count = 1, 0
+    while top > 0:
+        top -= 1
+        n, m, f = stack[top]
+        if n == 0:
+            continue
+        kind, split, best = 1, 1, np.inf
+        gain = drop if f == 1 else 0
+        if n > 1 and m >= max(hold + keep, backward - gain, internal - gain):
+            best = kept + cost[0, n - 1, min(M, m - internal + gain)]
+        for y in range(1, n):
+            need = hold + advance + (moving if y > 1 or (whole and n > 2) else 0)
+            if m >= max(need, hidden):
+                value = y * time + cost[inputs - 1, n - y, m - hidden] + cost[f, y, m]
+                if value < best:
+                    best, kind, split = value, 0, y
+            if third and m >= max(need, hold + moving + keep, backward):
+                value = np.inf
+                if y == n - 1:
+                    value = y * time + kept + cost[f, y, m]
+                elif m >= internal:
+                    value = y * time + kept + cost[0, n - y - 1, m - internal] + cost[f, y, m]
+                if value < best:
+                    best, kind, split = value, 1, y + 1
+        moves[count, 0], moves[count, 1] = kind, split
+        count += 1
+        right = m - hidden if kind == 0 else min(M, m - internal + (gain if split == 1 else 0))
+        stack[top] = np.array([split - kind, m, f])
+        stack[top + 1] = np.array([n - split, right, inputs - 1 if kind == 0 else 0])
+        top += 2
+    return moves[:count].copy()

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 LONGEST = 120  # seconds
 MOST_OUTPUT = 200_000  # bytes; widget state is no output
+CHECK = "# Run this cell to check your answer.\n"
+WIDGET = "application/vnd.jupyter.widget-view+json"
 HEADINGS = ("## What you will learn", "## Summary", "## References")
 
 paths = sorted(NOTEBOOKS.glob("*.ipynb"))
@@ -61,6 +63,9 @@ def exercises(notebook: NotebookNode) -> list[Exercise]:
         assert at + 2 < len(cells), f"cell {at}: an exercise is followed by its check and its solution"
         check, solution = cells[at + 1], cells[at + 2]
         assert "check" in tags(check) and check.cell_type == "code", f"cell {at + 1} must be tagged check"
+        assert check.source.startswith(CHECK), (
+            f"cell {at + 1}: begin with {CHECK!r}, which is what a reader sees of it"
+        )
         assert "solution" in tags(solution) and solution.cell_type == "markdown", (
             f"cell {at + 2}: no solution"
         )
@@ -124,7 +129,9 @@ def test_notebook_runs_quietly_and_its_checks_tell_right_from_wrong(
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":
             continue
-        size += len(json.dumps(cell.outputs))
+        size += sum(
+            len(json.dumps(output)) for output in cell.outputs if WIDGET not in output.get("data", {})
+        )
         for output in cell.outputs:
             assert output.get("name") != "stderr", f"cell {number}:\n{cell.source}\nwrote:\n{output.text}"
     for number, words in says.items():

@@ -51,6 +51,16 @@ def _parser() -> argparse.ArgumentParser:
     solve.add_argument("--json", action="store_true", help="print the plan as JSON")
     solve.set_defaults(run=_solve)
 
+    demo = commands.add_parser(
+        "demo", help="the main job: capture a network, plan, execute, predicted beside measured"
+    )
+    demo.add_argument("--network", default="resnet50", help="a network of the zoo")
+    demo.add_argument("--batch", type=int, default=8)
+    demo.add_argument("--image", type=int, default=112, help="side of the square images, pixels")
+    demo.add_argument("--out", default="artifacts/demo", help="folder for the picture and the table")
+    demo.add_argument("--quiet", action="store_true", help="no progress bar")
+    demo.set_defaults(run=_demo)
+
     listing = commands.add_parser("methods", help="list the methods")
     listing.set_defaults(run=_methods)
     return parser
@@ -100,6 +110,19 @@ def _option(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except json.JSONDecodeError:
         return name, value
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from .demo import run_demo
+
+    rows = run_demo(
+        arguments.network,
+        batch=arguments.batch,
+        image=arguments.image,
+        out=arguments.out,
+        progress=not arguments.quiet,
+    )
+    return 0 if all(row.gradients_equal for row in rows) else 1
 
 
 def _methods(arguments: argparse.Namespace) -> int:

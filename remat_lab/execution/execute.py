@@ -209,10 +209,11 @@ def commit(cap: CapturedModel, interpreter: Interpreter) -> torch.Tensor:
     with torch.no_grad():
         for k, output in enumerate(outputs):
             tensor = interpreter.output(k)
-            owner = interpreter.tensors.get(output.target)
             if output.kind == "loss":
                 loss = tensor.clone() if cap.joint.resident[output.value] else tensor
-            elif output.kind == "mutation":
+                continue
+            owner = interpreter.tensors[output.target]
+            if output.kind == "mutation":
                 owner.copy_(tensor)
             elif owner.is_leaf:
                 alone = shared[output.value] == 1 and not cap.joint.resident[output.value]

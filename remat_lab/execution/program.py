@@ -119,12 +119,13 @@ class Program:
                 # Every output has a slot, read or not, so that it lives exactly as long as the schedule says.
                 self._tuples[node] = {}
                 for index, value in made:
+                    assert index is not None
                     self._tuples[node][index] = self._slot()
                     self.slots_of_value[value].append(self._tuples[node][index])
             return
         source = node.args[0] if node.args else None
         if _is_getitem(node) and source in self._tuples:
-            self.slot_of[node] = self._tuples[source][node.args[1]]  # type: ignore[index]
+            self.slot_of[node] = self._tuples[source][node.args[1]]
             return
         self._views.add(node)
         slot = self._slot(node)

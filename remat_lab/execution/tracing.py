@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -104,6 +104,12 @@ def scalar_loss(output: Any, *, given: bool) -> torch.Tensor:
     return output
 
 
+class Fake(Protocol):
+    """A fake twin of a tensor; ``label`` names it in errors."""
+
+    def __call__(self, tensor: torch.Tensor, label: str = ...) -> torch.Tensor: ...
+
+
 class StandIn(nn.Module):
     """A LossModule whose parameters and buffers appear once each, under names without dots.
 
@@ -132,7 +138,7 @@ class StandIn(nn.Module):
         return torch.func.functional_call(self.target_module, state, arguments, tie_weights=True)
 
 
-def faker() -> Callable[[torch.Tensor, str], torch.Tensor]:
+def faker() -> Fake:
     """A function from any tensor to a fake twin; the same tensor always gives the same twin."""
     mode = private.FakeTensorMode(allow_non_fake_inputs=True)
     twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

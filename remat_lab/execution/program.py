@@ -172,6 +172,8 @@ class Program:
         map_arg(argument, found.append)
         if not found:
             return self._constant(argument)
+        if isinstance(argument, dict):
+            return "{" + ", ".join(f"{k!r}: {self._argument(v)}" for k, v in argument.items()) + "}"
         inner = [self._argument(item) for item in argument]
         return f"({', '.join(inner)},)" if isinstance(argument, tuple) else f"[{', '.join(inner)}]"
 

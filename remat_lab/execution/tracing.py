@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from ..errors import CaptureError
 from . import _torch_private as private
+from .rewrite import refill_in_place
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,7 @@ def trace(
     try:
         with labelled(module) as path, private.eager_kernels(), torch.enable_grad():
             graph = private.export_joint(standin, tuple(fakes))
+        refill_in_place(graph)
     except CaptureError:
         raise
     except Exception as error:

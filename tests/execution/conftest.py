@@ -15,6 +15,15 @@ from .networks import NETWORKS
 
 
 @pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """Small ops gain nothing from threads, and on a busy machine lose much."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
     """Calibrations of the tests go to a folder of their own."""
     patch = pytest.MonkeyPatch()

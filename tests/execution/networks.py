@@ -113,10 +113,11 @@ class Recurrent(nn.Module):
     def __init__(self, kind, p):
         super().__init__()
         self.rnn = kind(16, 32, 2, batch_first=True, dropout=p)
+        self.drop = nn.Dropout(p)  # of a transposed view: its mask follows the strides
         self.head = nn.Linear(32, 4)
 
     def forward(self, x):
-        return self.head(self.rnn(x)[0])
+        return self.head(self.drop(self.rnn(x)[0]))
 
 
 def lstm():

@@ -207,7 +207,7 @@ class LiveTable:
         return "\n".join(rows)
 
     def _repr_html_(self) -> str:
-        cell = "border:1px solid rgba(128,128,128,.35);padding:0 .35em;text-align:center"
+        cell = "border:1px solid rgba(128,128,128,.35);padding:0 .35em;text-align:center;white-space:nowrap"
         peak = self.bytes == self.bytes.max()
         head = "".join(
             f"<th style='{cell};padding:.4em 0;vertical-align:bottom;font-weight:normal'>"

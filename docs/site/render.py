@@ -30,7 +30,8 @@ def coloured(code: str, language: str, _attributes: str = "") -> str:
 
 
 def formula(latex: str, options: dict) -> str:
-    return convert(latex, display="block" if options.get("display_mode") else "inline")
+    mathml = convert(latex, display="block" if options.get("display_mode") else "inline")
+    return mathml.replace("\u29f5", "\\").replace("&#x029F5;", "\\")  # few fonts have a set minus of its own
 
 
 @cache

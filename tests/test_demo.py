@@ -8,10 +8,12 @@ from remat_lab.demo import run_demo
 pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize(("network", "image"), [("resnet50", 32), ("vgg19", 96)])
-def test_predicted_is_measured_and_gradients_are_eagers(network, image, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(("network", "batch", "image"), [("resnet50", 2, 32), ("vgg19", 8, 64)])
+def test_predicted_is_measured_and_gradients_are_eagers(network, batch, image, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("REMAT_LAB_CACHE", str(tmp_path / "cache"))
-    rows = run_demo(network, batch=2, image=image, width=8, repeats=1, out=tmp_path / "out", progress=False)
+    rows = run_demo(
+        network, batch=batch, image=image, width=8, repeats=1, out=tmp_path / "out", progress=False
+    )
     assert {row.plan.method for row in rows} >= {"vanilla", "chen", "kusumoto-approx"}
     assert any(row.plan.schedule.recomputed_ops for row in rows)
     for row in rows:

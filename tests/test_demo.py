@@ -8,11 +8,15 @@ from remat_lab.demo import run_demo
 pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize(("network", "batch", "image"), [("resnet50", 2, 32), ("vgg19", 8, 64)])
-def test_predicted_is_measured_and_gradients_are_eagers(network, batch, image, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("network", "batch", "image", "width"), [("resnet50", 2, 32, 8), ("vgg19", 4, 96, 16)]
+)
+def test_predicted_is_measured_and_gradients_are_eagers(
+    network, batch, image, width, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("REMAT_LAB_CACHE", str(tmp_path / "cache"))
     rows = run_demo(
-        network, batch=batch, image=image, width=8, repeats=1, out=tmp_path / "out", progress=False
+        network, batch=batch, image=image, width=width, repeats=1, out=tmp_path / "out", progress=False
     )
     assert {row.plan.method for row in rows} >= {"vanilla", "chen", "kusumoto-approx"}
     assert any(row.plan.schedule.recomputed_ops for row in rows)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .execution.baselines import plain
     from .execution.calibrate import calibrate
     from .execution.capture import CapturedModel, capture
+    from .execution.chains import apply_chain, execute_chain, plain_chain
     from .execution.execute import execute
     from .execution.measure import Measurement
     from .plots import plot_frontier, plot_graph, plot_memory
@@ -53,6 +54,9 @@ _LAZY = {
     "calibrate": "remat_lab.execution.calibrate",
     "execute": "remat_lab.execution.execute",
     "plain": "remat_lab.execution.baselines",
+    "execute_chain": "remat_lab.execution.chains",
+    "apply_chain": "remat_lab.execution.chains",
+    "plain_chain": "remat_lab.execution.chains",
     "Measurement": "remat_lab.execution.measure",
     "play": "remat_lab.widgets.play",
     "explore": "remat_lab.widgets.explore",
@@ -84,6 +88,9 @@ __all__ = [
     "CapturedModel",
     "calibrate",
     "execute",
+    "execute_chain",
+    "apply_chain",
+    "plain_chain",
     "plain",
     "Measurement",
     "play",

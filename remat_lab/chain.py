@@ -159,8 +159,12 @@ class Chain:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all hidden states are of one size, and all internal states."""
-        return bool((self.hidden == self.hidden[0]).all() and (self.internal == self.internal[0]).all())
+        """Whether all hidden states are of one size, and all internal states, the last one apart.
+
+        The last step's internal state may hold the loss as well.
+        """
+        rest = self.internal[:-1]
+        return bool((self.hidden == self.hidden[0]).all() and (rest == rest[:1]).all())
 
     @property
     def counts_slots(self) -> bool:
@@ -170,7 +174,8 @@ class Chain:
     @property
     def alpha(self) -> int:
         """Internal size over hidden size, rounded up, of a uniform chain (the largest of each otherwise)."""
-        return int(-(-int(self.internal.max()) // max(1, int(self.hidden.max()))))
+        internal = self.internal[0] if self.uniform else self.internal.max()
+        return max(1, int(-(-int(internal) // max(1, int(self.hidden.max())))))
 
     # -- the joint graph -----------------------------------------------------------------------------------
     def hidden_op(self, t: int) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..chain import Chain
 from ..errors import ExecutionError
 from ..plan import Plan
 from ..schedule import Schedule
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def execute(
-    cap: CapturedModel,
+    cap: CapturedModel | Chain,
     plan: Plan | Schedule | None = None,
     *,
     measure: bool = True,
@@ -33,7 +34,7 @@ def execute(
 
     Parameters
     ----------
-    cap : CapturedModel
+    cap : CapturedModel, or a Chain measured on a model (``verify`` is for captured models only)
     plan : Plan, Schedule, or None for the plain schedule
     measure : measure memory as well, in a run of its own before the one that is timed and counts. That run
         changes nothing: random state is put back, buffers and gradients are left alone.
@@ -53,6 +54,10 @@ def execute(
     ValueError
         If plan or inputs do not belong to the capture.
     """
+    if isinstance(cap, Chain):
+        from .chains import execute_chain
+
+        return execute_chain(cap, plan, measure=measure, inputs=inputs, targets=targets)
     schedule = schedule_for(cap, plan)
     tensors = resident_tensors(cap, call_tensors(cap, inputs, targets))
     empty = Levels(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))

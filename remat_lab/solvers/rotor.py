@@ -80,7 +80,8 @@ def _points(
     solutions = []
     for budget in budgets:
         unit = _paper_unit(chain) if in_slots else _unit(chain, budget, _fit(chain, slots), charges)
-        table = _remembered_table(chain, unit, int(-(-budget // unit)), charges, moves)
+        slack = 0 if in_slots else 4  # as in _minimum
+        table = _remembered_table(chain, unit, int(-(-budget // unit)) + slack, charges, moves)
         total = table.total
         falls = np.isfinite(total) & (np.concatenate([[np.inf], total[:-1]]) > total)
         steps = np.flatnonzero(falls)
@@ -103,8 +104,12 @@ def _minimum(
     best = whole
     while True:
         unit = _unit(chain, best, _fit(chain, slots), charges)
-        table = _remembered_table(chain, unit, int(-(-best // unit)), charges, moves)
-        least = int(np.flatnonzero(np.isfinite(table.total))[0])
+        # A few slots more: several sizes, each rounded up, may come to more than their sum.
+        table = _remembered_table(chain, unit, int(-(-best // unit)) + 4, charges, moves)
+        feasible = np.flatnonzero(np.isfinite(table.total))
+        if not len(feasible):
+            return best
+        least = int(feasible[0])
         found = int(least * unit)
         if accounting == "simulated":
             found = min(found, simulate(rotor_policy(chain, table, least).schedule).peak)

@@ -1,0 +1,217 @@
+"""Run a chain's schedule action by action on real modules.
+
+Hidden-only steps run without autograd. Internal steps run with it, from a detached hidden state; their
+autograd graph is the internal state. A backward step consumes that graph. What a step draws or changes when
+it runs again is what it drew and changed the first time: random states and moving buffers are kept per step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..chain import Chain
+from ..errors import ExecutionError, RematError
+from ..schedule import Schedule
+from .interpreter import RandomState
+from .stages import Buffers, Call, Shadows, Stages, State
+
+
+class ChainRun:
+    """One run of a schedule on ``chain.joint``, which may pause between actions.
+
+    Parameters
+    ----------
+    chain : Chain, for the numbering of ops and values
+    stages : Stages
+    schedule : Schedule on ``chain.joint``
+    call : Call
+    losses_ahead : compute each step's loss when it first runs, so that the total is known before the
+        backward pass (a training loop asks for it there); otherwise when its internal state is made
+
+    Attributes
+    ----------
+    held : int64 array, shape (actions, 2): hidden states (those inside an internal state apart) and internal
+        states held after each action
+    """
+
+    def __init__(
+        self, chain: Chain, stages: Stages, schedule: Schedule, call: Call, *, losses_ahead: bool = False
+    ):
+        self.chain, self.stages, self.schedule, self.call = chain, stages, schedule, call
+        self.losses_ahead = losses_ahead or stages.draws
+        self.position = 0
+        self.hidden: dict[int, State] = {0: call.initial}
+        self.graphs: dict[int, tuple[State, State, torch.Tensor | None]] = {}
+        self.gradients: dict[int, list[torch.Tensor | None]] = {}
+        self.losses: dict[int, torch.Tensor] = {}
+        self.loss_gradient: torch.Tensor | None = None
+        self.shadows = Shadows(stages.module)
+        device = next((x.device for x in call.initial), torch.device("cpu"))
+        self.device = device
+        self.random = RandomState(device)
+        self.entry_random = self.random.save() if stages.draws else None
+        self.buffers = Buffers(stages.module) if stages.moves_buffers else None
+        self.entry_buffers = self.buffers.copies() if self.buffers else None
+        self.states: dict[int, tuple[Any, State | None]] = {}
+        self.visited = np.zeros(chain.steps + 1, dtype=bool)
+        runs = schedule.run_counts
+        self.runs_again = runs[: 2 * chain.steps].reshape(-1, 2).sum(axis=1) > 1
+        self.held = np.zeros((len(schedule), 2), dtype=np.int64)
+        kind = device.type
+        self.autocast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+
+    @property
+    def backward_starts(self) -> int:
+        """The action that starts the backward pass."""
+        return int(np.flatnonzero(self.schedule.actions == self.chain.seed_op)[0])
+
+    # -- actions ---------------------------------------------------------------------------------------------
+    def advance(self, stop: int | None = None, mark: Callable[[], None] | None = None) -> None:
+        """Do actions up to, not including, ``stop`` (default: all), calling ``mark`` after each.
+
+        Raises
+        ------
+        ExecutionError
+            If a step fails: it names the step; everything has been released, and the random state and the
+            buffers are what they were before the run.
+        """
+        actions = self.schedule.actions.tolist()
+        stop = len(actions) if stop is None else stop
+        at = self.position
+        try:
+            with self.shadows.in_place():
+                while at < stop:
+                    self._act(actions[at])
+                    self.held[at] = len(self.hidden.keys() - self.graphs.keys()) - 1, len(self.graphs)
+                    if mark is not None:
+                        mark()
+                    at += 1
+        except BaseException as error:
+            self.abandon()
+            name = self.schedule[at].name
+            if not isinstance(error, Exception) or isinstance(error, RematError):
+                raise
+            raise ExecutionError(
+                f"{name!r} at action {at} of {len(actions)} failed: {type(error).__name__}: {error}. The model is "
+                "as it was.",
+                op=name,
+                step=at,
+            ) from error
+        finally:
+            self.position = at
+
+    def _act(self, code: int) -> None:
+        T = self.chain.steps
+        if code < 0:
+            self._free(~code)
+        elif code < 2 * T:
+            self._forward(code // 2 + 1, keep=bool(code % 2))
+        elif code == 2 * T:
+            if self.loss_gradient is None:
+                self.loss_gradient = torch.ones((), device=self.device)
+        else:
+            self._backward(3 * T + 1 - code)
+
+    def _free(self, value: int) -> None:
+        T = self.chain.steps
+        if value < 2 * T:
+            (self.graphs if value % 2 else self.hidden).pop(value // 2 + 1, None)
+        elif value < 3 * T:
+            self.gradients.pop(value - 2 * T + 1, None)
+
+    def _forward(self, t: int, keep: bool) -> None:
+        first = not self.visited[t]
+        with self._replayed(t, first):
+            if keep:
+                self._internal(t)
+            else:
+                wanted = first and self.losses_ahead and self.stages.has_loss(t)
+                with torch.no_grad(), self._casting():
+                    self.hidden[t], loss = self.stages.step(t, self.hidden[t - 1], self.call, wanted)
+                if loss is not None:
+                    self.losses[t] = loss
+        self.visited[t] = True
+
+    def _internal(self, t: int) -> None:
+        leaves = []
+        for x in self.hidden[t - 1]:
+            wanted = x.is_floating_point() and (t > 1 or x.requires_grad)
+            leaves.append(x.detach().requires_grad_(wanted))
+        with torch.enable_grad(), self._casting():
+            out, loss = self.stages.step(t, leaves, self.call, self.stages.has_loss(t))
+        self.graphs[t] = leaves, out, loss
+        self.hidden[t] = [x.detach() for x in out]
+        if loss is not None and t not in self.losses:
+            self.losses[t] = loss.detach()
+
+    def _backward(self, t: int) -> None:
+        leaves, out, loss = self.graphs.pop(t)
+        arrived = self.gradients.get(t, [None] * len(out))
+        roots = [x for x, g in zip(out, arrived) if g is not None and x.requires_grad]
+        seeds = [g for x, g in zip(out, arrived) if g is not None and x.requires_grad]
+        if loss is not None and loss.requires_grad:
+            roots.append(loss)
+            assert self.loss_gradient is not None
+            seeds.append(self.loss_gradient.to(loss.dtype).reshape(loss.shape))
+        del out, loss
+        if roots:
+            torch.autograd.backward(roots, seeds)
+        self.gradients[t - 1] = [leaf.grad for leaf in leaves]
+
+    def _casting(self) -> contextlib.AbstractContextManager[Any]:
+        enabled, dtype = self.autocast
+        if not enabled:
+            return contextlib.nullcontext()
+        # No weight cache: a cast made under no_grad would serve a later step that needs its graph.
+        return torch.autocast(self.device.type, dtype=dtype, cache_enabled=False)
+
+    @contextlib.contextmanager
+    def _replaying(self, t: int):
+        random, buffers = self.states[t]
+        now = self.random.save() if random is not None else None
+        if random is not None:
+            self.random.restore(random)
+        try:
+            with self.buffers.lent(buffers) if self.buffers and buffers else contextlib.nullcontext():
+                yield
+        finally:
+            if now is not None:
+                self.random.restore(now)
+
+    def _replayed(self, t: int, first: bool) -> contextlib.AbstractContextManager[None]:
+        """The first run remembers the random state and the buffers it began with; later ones begin there."""
+        if not (self.stages.draws or self.stages.moves_buffers) or not self.runs_again[t - 1]:
+            return contextlib.nullcontext()
+        if not first:
+            return self._replaying(t)
+        random = self.random.save() if self.stages.draws else None
+        self.states[t] = random, self.buffers.copies() if self.buffers else None
+        return contextlib.nullcontext()
+
+    # -- what a run leaves -----------------------------------------------------------------------------------
+    def loss(self) -> torch.Tensor:
+        """The sum of the steps' losses, in order of the steps."""
+        total = None
+        for t in sorted(self.losses):
+            total = self.losses[t] if total is None else total + self.losses[t]
+        assert total is not None
+        return total
+
+    def release(self) -> None:
+        """Let go of every tensor but the losses."""
+        self.hidden = {0: self.call.initial}
+        self.graphs, self.gradients, self.states = {}, {}, {}
+        self.shadows.release()
+
+    def abandon(self) -> None:
+        """Release everything and put the random state and the buffers back to where the run began."""
+        self.release()
+        if self.entry_random is not None:
+            self.random.restore(self.entry_random)
+        if self.buffers and self.entry_buffers is not None:
+            self.buffers.restore(self.entry_buffers)

@@ -1,0 +1,570 @@
+"""Chains of real modules: measure them, run plans on them, train with them.
+
+chain = Chain.from_rnn(cell, 1000, loss=..., inputs=..., targets=...)     or Chain.from_sequential(...)
+plan = solve(chain, "6%", "rotor")
+run = execute(chain, plan)              # sets .grad, measures
+net = apply_chain(chain, plan)          # loss, state = net(inputs, targets, state) in a training loop
+"""
+
+from __future__ import annotations
+
+import time as clock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..chain import Chain
+from ..errors import CaptureError
+from ..plan import Plan, solve
+from ..schedule import Schedule
+from ..simulate import simulate
+from .baselines import as_it_was
+from .chain_run import ChainRun
+from .execute import accumulate, synchronize
+from .interpreter import RandomState
+from .measure import Levels, Measurement, meter_for, process_peak, storage_bytes
+from .stages import Buffers, Call, RecurrentStages, SequentialStages, Stages, State, flatten, rebuild
+
+#: Steps of a recurrent chain that are measured; the middle ones stand for all but the first and the last.
+PROBED = 6
+#: Runs whose median is a step's time.
+REPEATS = 5
+
+
+class ModelChain(Chain):
+    """A Chain that can run: measured costs, and the modules and tensors they were measured on.
+
+    ``keeps_input`` is true: torch's autograd graph holds the step's input by reference, beside what it saves.
+
+    Attributes
+    ----------
+    stages : Stages
+    call : Call, the inputs, targets and initial state it was measured with
+    """
+
+    def __init__(self, steps: int, stages: Stages, call: Call, **costs: Any):
+        super().__init__(steps, keeps_input=True, time_unit="s", **costs)
+        self.stages, self.call, self._costs = stages, call, costs
+
+    def of_length(self, steps: int) -> ModelChain:
+        """The same recurrent chain for fewer or more steps: the middle steps' costs are repeated.
+
+        Raises
+        ------
+        ValueError
+            If the chain is not recurrent.
+        """
+        if steps == self.steps:
+            return self
+        if not isinstance(self.stages, RecurrentStages):
+            raise ValueError(f"this chain has {self.steps} stages and no other length")
+        if steps < 1:
+            raise ValueError(f"a sequence needs at least one step, got {steps}")
+        costs = {k: stretched(v, steps) if np.ndim(v) else v for k, v in self._costs.items()}
+        return ModelChain(steps, self.stages.of_length(steps), self.call, **costs)
+
+    @property
+    def device(self) -> torch.device:
+        return self.call.initial[0].device
+
+
+def stretched(values: np.ndarray, steps: int) -> np.ndarray:
+    """Per-step values for another length: the first, the middle one repeated, the last."""
+    middle = values[len(values) // 2]
+    first, last = values[0], values[-1]
+    return np.array([first, *[middle] * (steps - 2), last][-steps:] if steps > 1 else [last])
+
+
+# -- making one ----------------------------------------------------------------------------------------------
+def from_sequential(
+    model: nn.Sequential, inputs: Any, *, loss: Any = None, targets: Any = None
+) -> ModelChain:
+    """Measure the modules of an ``nn.Sequential`` as the stages of a chain.
+
+    A module whose output shares its input's memory (a view, an activation in place, an identity) belongs to
+    the stage before it.
+
+    Parameters
+    ----------
+    model : nn.Sequential
+    inputs : tensor, or nested tuples of tensors, for the first module
+    loss : ``loss(output, targets)``, or ``loss(output)`` without targets; a function or a module; default:
+        the mean of the output's squares
+    targets : passed to the loss
+
+    Raises
+    ------
+    CaptureError
+        If a module changes its input in place and is the first, returns something else than tensors, or the
+        loss is not one number.
+    TypeError
+        If ``model`` is no nn.Sequential.
+    """
+    if not isinstance(model, nn.Sequential):
+        raise TypeError(f"model must be an nn.Sequential, got {type(model).__name__}; wrap its stages in one")
+    if not len(model):
+        raise CaptureError("an nn.Sequential without modules has no stages")
+    initial, spec = flatten(inputs)
+    call = Call(inputs, targets, initial)
+    stages = SequentialStages(_groups(model, inputs), loss)
+    stages.specs[0] = spec
+    costs = _measure(stages, call, len(stages.groups))
+    return ModelChain(len(stages.groups), stages, call, **costs, name=type(model).__name__)
+
+
+def _groups(model: nn.Sequential, inputs: Any) -> list[nn.Sequential]:
+    """The stages: modules joined to the one before where they share memory with it."""
+    groups: list[list[nn.Module]] = []
+    with as_it_was(model, []), torch.no_grad():
+        x = inputs
+        for i, module in enumerate(model):
+            before = flatten(x)[0]
+            versions = [a._version for a in before]
+            x = module(x)
+            changed = versions != [a._version for a in before]
+            if changed and not i:
+                raise CaptureError(
+                    f"the first module ({type(module).__name__}) changes the model's input in place, so it cannot run "
+                    "again: set inplace=False"
+                )
+            owners = {a.untyped_storage().data_ptr() for a in before}
+            shares = any(a.untyped_storage().data_ptr() in owners for a in flatten(x)[0])
+            if groups and (changed or shares):
+                groups[-1].append(module)
+            else:
+                groups.append([module])
+    return [nn.Sequential(*group) for group in groups]
+
+
+def from_rnn(
+    cell: nn.Module,
+    steps: int,
+    *,
+    inputs: Any = None,
+    targets: Any = None,
+    state: Any = None,
+    loss: Any = None,
+    loss_at: str = "end",
+    batch: int = 1,
+) -> ModelChain:
+    """Measure a recurrent cell as a chain of ``steps`` equal steps.
+
+    Parameters
+    ----------
+    cell : ``cell(x_t, state)`` gives the next state (LSTMCell, GRUCell, RNNCell), or (output, next state)
+        (nn.LSTM, nn.GRU, nn.RNN on pieces of a sequence; any module of that form)
+    steps : int, T
+    inputs : x_1..x_T: a tensor whose first axis is time, or a list; default: random, of ``batch`` rows and
+        ``cell.input_size`` columns
+    targets : per step if the loss is at every step, else whole
+    state : the initial state; default: zeros like the one the cell makes by itself
+    loss : as in :func:`from_sequential`; it is given the output (the first tensor of the state if none)
+    loss_at : "end", or "every": the sum of every step's
+
+    Raises
+    ------
+    CaptureError
+        As :func:`from_sequential`; also if the cell changes its state in place.
+    ValueError
+        On a wrong ``loss_at``, or fewer inputs or targets than steps.
+    """
+    if loss_at not in ("end", "every"):
+        raise ValueError(f"loss_at must be 'end' or 'every', got {loss_at!r}")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps must be a whole number, at least 1, got {steps!r}")
+    if inputs is None:
+        weight = next(cell.parameters())
+        if not hasattr(cell, "input_size"):
+            raise ValueError(f"give inputs: {type(cell).__name__} does not say its input size")
+        inputs = torch.randn(steps, batch, cell.input_size, dtype=weight.dtype, device=weight.device)
+    _enough(inputs, steps, "inputs")
+    if loss_at == "every" and targets is not None:
+        _enough(targets, steps, "targets")
+    with as_it_was(cell, []), torch.no_grad():
+        result = cell(inputs[0]) if state is None else cell(inputs[0], state)
+    gives_output = isinstance(cell, nn.RNNBase) or (state is not None and _is_pair(result, state))
+    example = result[1] if gives_output else result
+    flat, spec = flatten(example if state is None else state)
+    initial = [torch.zeros_like(x) for x in flat] if state is None else flat
+    stages = RecurrentStages(cell, steps, spec, loss, loss_at, gives_output)
+    call = Call(inputs, targets, initial)
+    probed = min(steps, PROBED)
+    costs = _measure(stages.of_length(probed), call, probed, into=stages)
+    costs = {k: stretched(v, steps) if np.ndim(v) and probed < steps else v for k, v in costs.items()}
+    return ModelChain(steps, stages, call, **costs, name=type(cell).__name__)
+
+
+def _is_pair(result: Any, state: Any) -> bool:
+    """Whether a result is (output, state): its second part is built like the state, itself it is not."""
+    if not isinstance(result, tuple) or len(result) != 2 or flatten(result)[1] == flatten(state)[1]:
+        return False
+    return flatten(result[1])[1] == flatten(state)[1]
+
+
+def _enough(sequence: Any, steps: int, what: str) -> None:
+    if len(sequence) < steps:
+        raise ValueError(f"{what} holds {len(sequence)} steps, the chain has {steps}")
+
+
+# -- measuring -----------------------------------------------------------------------------------------------
+def _measure(stages: Stages, call: Call, steps: int, into: Stages | None = None) -> dict[str, Any]:
+    """Costs per step: every hidden step once, then a plain forward and backward pass, measured as they run."""
+    with as_it_was(stages.module, []):
+        hidden = _dry_run(stages, call, steps)
+        if into is not None:
+            into.draws, into.moves_buffers = stages.draws, stages.moves_buffers
+        shape = Chain(steps, keeps_input=True)
+        order = [shape.hidden_op(t) for t in range(1, steps + 1)]
+        order += [shape.internal_op(t) for t in range(1, steps + 1)]
+        schedule = Schedule.from_ops(shape.joint, [*order, *range(2 * steps, 3 * steps + 1)])
+        ChainRun(shape, stages, schedule, call).advance()  # a first call may allocate caches that stay
+        levels = _levels(shape, stages, schedule, call)
+        seconds = np.median([_seconds(shape, stages, schedule, call) for _ in range(REPEATS)], axis=0)
+    runs = np.flatnonzero(schedule.actions >= 0)
+    before = np.concatenate([[0], levels.after])[runs]
+    extra, made = levels.during[runs] - before, levels.after[runs] - before
+    first, last = slice(0, steps), slice(-1, -steps - 1, -1)
+    second = slice(steps, 2 * steps)
+    parameters = [p for p in stages.module.parameters() if p.requires_grad]
+    recurrent = isinstance(stages, RecurrentStages)
+    gradient = hidden.copy()
+    gradient[-1] = 0  # the loss is inside the last step
+    if recurrent:
+        parameter_gradient: Any = sum(p.numel() * p.element_size() for p in parameters)
+    else:
+        assert isinstance(stages, SequentialStages)
+        parameter_gradient = _own_parameters(stages)
+    wanted = [x for x in call.initial if x.requires_grad]
+    times = [
+        _typical(seconds[runs][part]) if recurrent else seconds[runs][part] for part in (first, second, last)
+    ]
+    return {
+        "hidden": hidden,
+        "internal": np.maximum(hidden, made[second]),
+        "gradient": gradient,
+        "time": times[0],
+        "internal_time": times[1],
+        "backward_time": times[2],
+        "workspace": extra[first],
+        "internal_workspace": extra[second],
+        "backward_workspace": extra[last],
+        "parameter_gradient": parameter_gradient,
+        "input_gradient": sum(x.numel() * x.element_size() for x in wanted),
+        "input_bytes": storage_bytes(
+            [*stages.module.parameters(), *stages.module.buffers(), *_tensors(call)]
+        ),
+    }
+
+
+def _typical(seconds: np.ndarray) -> np.ndarray:
+    """Equal steps take equal time: the median, the last step's loss apart."""
+    typical = np.full(len(seconds), np.median(seconds))
+    typical[-1] = max(seconds[-1], typical[-1])
+    return typical
+
+
+def _own_parameters(stages: SequentialStages) -> np.ndarray:
+    """Bytes of the gradients each stage's backward makes first (a shared parameter: the last stage to use it)."""
+    seen: set[int] = set()
+    sizes = []
+    loss = [stages.loss] if isinstance(stages.loss, nn.Module) else []
+    for t in range(len(stages.groups), 0, -1):
+        size = 0
+        for module in [stages.groups[t - 1], *(loss if t == len(stages.groups) else [])]:
+            for p in module.parameters():
+                if p.requires_grad and id(p) not in seen:
+                    seen.add(id(p))
+                    size += p.numel() * p.element_size()
+        sizes.append(size)
+    return np.array(sizes[::-1])
+
+
+def _dry_run(stages: Stages, call: Call, steps: int) -> np.ndarray:
+    """Bytes of each hidden state; notes whether steps draw or move buffers; refuses changes in place."""
+    random = RandomState(call.initial[0].device)
+    state = random.save()
+    buffers = Buffers(stages.module)
+    old = buffers.copies()
+    hidden, sizes = call.initial, []
+    with torch.no_grad():
+        for t in range(1, steps + 1):
+            versions = [x._version for x in hidden]
+            new, _ = stages.step(t, hidden, call, stages.has_loss(t))
+            if versions != [x._version for x in hidden]:
+                raise CaptureError(
+                    f"step {t} ({stages.describe(t)}) changes its hidden state in place, so it cannot run again from "
+                    "it: let it make a new one"
+                )
+            sizes.append(storage_bytes(new))
+            hidden = new
+    stages.draws = random.save() != state
+    stages.moves_buffers = any(not torch.equal(a, b) for a, b in zip(old, buffers.copies()))
+    return np.array(sizes, dtype=np.int64)
+
+
+def _levels(chain: Chain, stages: Stages, schedule: Schedule, call: Call) -> Levels:
+    """Memory during and after every action, from a run that changes nothing."""
+    run = ChainRun(chain, stages, schedule, call)
+    meter = meter_for(run.device)
+    with meter:
+        run.advance(mark=meter.mark)
+    run.abandon()
+    n = len(schedule)
+    during, after = meter.levels.during[:n], meter.levels.after[:n]
+    return Levels(np.where(schedule.actions >= 0, during, after), after)
+
+
+def _seconds(chain: Chain, stages: Stages, schedule: Schedule, call: Call) -> np.ndarray:
+    """Wall-clock time of every action, from a run that changes nothing."""
+    run = ChainRun(chain, stages, schedule, call)
+    ticks = [clock.perf_counter()]
+
+    def mark() -> None:
+        synchronize(run.device)
+        ticks.append(clock.perf_counter())
+
+    run.advance(mark=mark)
+    run.abandon()
+    return np.diff(ticks)
+
+
+def _tensors(call: Call) -> list[torch.Tensor]:
+    found = list(call.initial)
+    for x in (call.inputs, call.targets):
+        found += flatten(x)[0] if isinstance(x, (torch.Tensor, tuple, list)) else []
+    return found
+
+
+# -- running -------------------------------------------------------------------------------------------------
+def execute_chain(
+    chain: Chain,
+    plan: Plan | Schedule | None = None,
+    *,
+    measure: bool = True,
+    inputs: Any = None,
+    targets: Any = None,
+    state: Any = None,
+) -> Measurement:
+    """Run one training step of a chain as planned: sets ``.grad``, adding to what is there, and moves buffers once.
+
+    Gradients are bit-equal to plain backpropagation's where each parameter is used once per step (a cell of
+    linear maps): contributions are added in the same order, from the last step to the first. A parameter
+    used several times within a step has those summed first, and may differ in the last bit.
+
+    Parameters and errors: as :func:`remat_lab.execute`. ``state`` is the initial state.
+    """
+    if not isinstance(chain, ModelChain):
+        raise TypeError(f"chain must come from Chain.from_sequential or Chain.from_rnn, got {chain!r}")
+    schedule = schedule_on(chain, plan)
+    call = _call(chain, inputs, targets, state)
+    levels = _levels(chain, chain.stages, schedule, call) if measure else Levels(*[np.zeros(0, np.int64)] * 2)
+    run = ChainRun(chain, chain.stages, schedule, call)
+    started = clock.perf_counter()
+    run.advance()
+    synchronize(run.device)
+    seconds = clock.perf_counter() - started
+    with torch.no_grad():
+        for parameter, gradient in zip(run.shadows.parameters, run.shadows.gradients()):
+            if gradient is not None:
+                accumulate(parameter, gradient, True)
+        for x, gradient in zip(call.initial, run.gradients.get(0, [])):
+            if gradient is not None and x.is_leaf:
+                accumulate(x, gradient, True)
+    run.release()
+    return Measurement(
+        bytes=levels.after,
+        during=levels.during,
+        loss=run.loss(),
+        seconds=seconds,
+        baseline=chain.input_bytes,
+        recomputed_ops=schedule.recomputed_ops,
+        process_bytes=process_peak(),
+        schedule=schedule,
+        method=getattr(plan, "method", ""),
+        budget=getattr(plan, "budget", None),
+    )
+
+
+def plain_chain(chain: ModelChain, *, measure: bool = True) -> Measurement:
+    """Standard backpropagation of the same steps in eager torch, by the same instrument; adds to ``.grad``."""
+    stages, call = chain.stages, chain.call
+
+    def step() -> torch.Tensor:
+        hidden, total = call.initial, None
+        for t in range(1, chain.steps + 1):
+            hidden, loss = stages.step(t, hidden, call, stages.has_loss(t))
+            if loss is not None:
+                total = loss if total is None else total + loss
+        assert total is not None
+        del hidden, loss
+        total.backward()
+        return total.detach()
+
+    levels = Levels(*[np.zeros(0, np.int64)] * 2)
+    if measure:
+        with as_it_was(stages.module, call.initial):
+            step()
+        with as_it_was(stages.module, call.initial):
+            meter = meter_for(chain.device)
+            with meter:
+                step()
+            levels = meter.levels
+    started = clock.perf_counter()
+    loss = step()
+    synchronize(chain.device)
+    return Measurement(
+        bytes=levels.after[:1],
+        during=levels.during[:1],
+        loss=loss,
+        seconds=clock.perf_counter() - started,
+        baseline=chain.input_bytes,
+        recomputed_ops=0,
+        process_bytes=process_peak(),
+        method="standard backpropagation",
+    )
+
+
+def schedule_on(chain: Chain, plan: Plan | Schedule | None) -> Schedule:
+    """The plan's schedule on ``chain.joint``.
+
+    Raises
+    ------
+    ValueError
+        If it was made for another chain.
+    InvalidSchedule
+        If it cannot run.
+    """
+    if plan is None:
+        return Schedule.vanilla(chain.joint)
+    schedule = plan if isinstance(plan, Schedule) else getattr(plan, "schedule", None)
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"plan must be a Plan or a Schedule, got {type(plan).__name__}")
+    theirs, ours = schedule.joint, chain.joint
+    if theirs.op_names == ours.plain.op_names:  # by a method that knows no alternatives
+        of_plain = np.flatnonzero(ours.op_plain)
+        actions = schedule.actions
+        schedule = Schedule(ours, np.where(actions >= 0, of_plain[np.maximum(actions, 0)], actions))
+    elif theirs.op_names == ours.op_names and theirs.n_values == ours.n_values:
+        schedule = Schedule(ours, schedule.actions)  # the same ops, perhaps under other costs
+    else:
+        raise ValueError(f"the plan is for {theirs!r}, the chain is {chain!r}: solve for this chain")
+    simulate(schedule)
+    return schedule
+
+
+def _call(chain: ModelChain, inputs: Any, targets: Any, state: Any) -> Call:
+    stages, own = chain.stages, chain.call
+    inputs = own.inputs if inputs is None else inputs
+    targets = own.targets if targets is None else targets
+    if isinstance(stages, RecurrentStages):
+        _enough(inputs, chain.steps, "inputs")
+        wanted = [x for x in flatten_all(inputs) if x.requires_grad]
+        if wanted:
+            raise ValueError("inputs require a gradient: put the layers that make them into the cell")
+        initial = _initial(own, inputs, stages) if state is None else flatten(state)[0]
+    else:
+        initial = flatten(inputs)[0]
+    return Call(inputs, targets, initial)
+
+
+def flatten_all(inputs: Any) -> State:
+    """The tensors of a sequence given as a tensor, or as nested lists."""
+    return flatten(inputs)[0] if isinstance(inputs, (torch.Tensor, tuple, list)) else []
+
+
+def _initial(own: Call, inputs: Any, stages: RecurrentStages) -> State:
+    """The chain's own initial state, or zeros for another batch size, as the cell makes them."""
+    if inputs is own.inputs or _shape(inputs[0]) == _shape(own.inputs[0]):
+        return own.initial
+    with as_it_was(stages.cell, []), torch.no_grad():
+        result = stages.cell(inputs[0])
+    flat, _ = flatten(result[1] if stages.gives_output else result)
+    return [torch.zeros_like(x) for x in flat]
+
+
+def _shape(x: Any) -> Any:
+    return tuple(x.shape) if isinstance(x, torch.Tensor) else None
+
+
+# -- training ------------------------------------------------------------------------------------------------
+def apply_chain(chain: ModelChain, plan: Plan) -> ChainModule:
+    """A module for an ordinary training loop, whose every step runs as planned.
+
+    >>> # net = apply_chain(chain, plan); loss, state = net(inputs, targets, state); loss.backward()
+    """
+    return ChainModule(chain, plan)
+
+
+class ChainModule(nn.Module):
+    """The chain's modules, run as planned when gradients are wanted.
+
+    ``net(inputs, targets, state)`` returns ``(loss, state)`` for a recurrent chain, the state detached, so that
+    it can start the next piece of a long sequence (truncated backpropagation); the loss alone for an
+    nn.Sequential. A shorter or longer sequence is planned with the same method and budget when it first comes.
+    """
+
+    def __init__(self, chain: ModelChain, plan: Plan):
+        super().__init__()
+        self.module = chain.stages.module
+        self._chain, self._plan = chain, plan
+        self._schedules = {chain.steps: (chain, schedule_on(chain, plan))}
+
+    def forward(self, inputs: Any = None, targets: Any = None, state: Any = None) -> Any:
+        chain = self._chain
+        recurrent = isinstance(chain.stages, RecurrentStages)
+        steps = len(inputs) if recurrent and inputs is not None else chain.steps
+        chain, schedule = self._planned(steps)
+        call = _call(chain, inputs, targets, state)
+        if not torch.is_grad_enabled():
+            loss, last = _without_gradients(chain, call)
+        else:
+            run = ChainRun(chain, chain.stages, schedule, call, losses_ahead=True)
+            loss, *last = _Step.apply(run, len(call.initial), *call.initial, *run.shadows.parameters)
+        if not isinstance(chain.stages, RecurrentStages):
+            return loss
+        return loss, rebuild([x.detach() for x in last], chain.stages.spec)
+
+    def _planned(self, steps: int) -> tuple[ModelChain, Schedule]:
+        if steps not in self._schedules:
+            chain, plan = self._chain.of_length(steps), self._plan
+            other = solve(chain, plan.budget, plan.method, accounting=plan.accounting)
+            self._schedules[steps] = chain, schedule_on(chain, other)
+        return self._schedules[steps]
+
+
+def _without_gradients(chain: ModelChain, call: Call) -> tuple[torch.Tensor, State]:
+    hidden, total = call.initial, None
+    for t in range(1, chain.steps + 1):
+        hidden, loss = chain.stages.step(t, hidden, call, chain.stages.has_loss(t))
+        if loss is not None:
+            total = loss if total is None else total + loss
+    assert total is not None
+    return total, hidden
+
+
+class _Step(torch.autograd.Function):
+    """Forward: the actions up to the backward pass. Backward: the rest, from the gradient that arrives."""
+
+    @staticmethod
+    def forward(ctx: Any, run: ChainRun, states: int, *tensors: torch.Tensor) -> Any:
+        run.advance(run.backward_starts)
+        ctx.run, ctx.states = run, states
+        last = [x.detach() for x in run.hidden[run.chain.steps]]
+        ctx.mark_non_differentiable(*last)
+        return run.loss(), *last
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:
+        run = ctx.run
+        if run is None:
+            raise RuntimeError("this step's backward has run already: its internal states are gone")
+        ctx.run = None
+        run.loss_gradient = gradient
+        run.advance()
+        initial = run.gradients.get(0, [None] * ctx.states)
+        found = (None, None, *initial, *run.shadows.gradients())
+        run.release()
+        return found

@@ -1,0 +1,243 @@
+"""What the steps of a chain run: a recurrent cell step after step, or the modules of an ``nn.Sequential``.
+
+A step takes the hidden state, a list of tensors, and gives the next one, and a loss where there is one. It
+knows nothing of schedules: :mod:`.chain_run` decides when it runs, and under which grad mode.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import CaptureError
+
+#: How a nested state is put together: "tensor", or ("tuple" | "list", children).
+Spec = Any
+State = list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one run of a chain works on: inputs, targets (or None), and the initial hidden state."""
+
+    inputs: Any
+    targets: Any
+    initial: State
+
+
+class Stages(abc.ABC):
+    """The steps 1..T of a chain.
+
+    Attributes
+    ----------
+    module : nn.Module with every parameter and buffer the steps use
+    draws : whether a step draws random numbers
+    moves_buffers : whether a step changes buffers (batch norm's statistics)
+    """
+
+    module: nn.Module
+    draws: bool = False
+    moves_buffers: bool = False
+
+    @abc.abstractmethod
+    def step(self, t: int, hidden: State, call: Call, want_loss: bool) -> tuple[State, torch.Tensor | None]:
+        """Step t from h_{t-1}: h_t, and the step's loss if it has one and it is wanted."""
+
+    @abc.abstractmethod
+    def has_loss(self, t: int) -> bool:
+        """Whether step t has a loss."""
+
+    @abc.abstractmethod
+    def describe(self, t: int) -> str:
+        """What step t runs, for messages."""
+
+
+class SequentialStages(Stages):
+    """Modules in a row; the loss follows the last."""
+
+    def __init__(self, groups: list[nn.Sequential], loss: Callable[..., torch.Tensor] | None):
+        self.groups, self.loss = groups, loss
+        self.module = nn.ModuleList([*groups, *([loss] if isinstance(loss, nn.Module) else [])])
+        self.out_spec: Spec = "tensor"
+        self.specs: list[Spec] = ["tensor"] * (len(groups) + 1)
+
+    def step(self, t, hidden, call, want_loss):
+        out = self.groups[t - 1](rebuild(hidden, self.specs[t - 1]))
+        flat, self.specs[t] = flatten(out)
+        loss = None
+        if want_loss and t == len(self.groups):
+            loss = _loss(self.loss, out, call.targets)
+        return flat, loss
+
+    def has_loss(self, t):
+        return t == len(self.groups)
+
+    def describe(self, t):
+        return " + ".join(type(m).__name__ for m in self.groups[t - 1])
+
+
+class RecurrentStages(Stages):
+    """One cell, step after step: ``cell(x_t, state)`` gives the next state, or (output, next state)."""
+
+    def __init__(self, cell: nn.Module, steps: int, spec: Spec, loss: Any, loss_at: str, gives_output: bool):
+        self.cell, self.steps, self.spec = cell, steps, spec
+        self.loss, self.loss_at, self.gives_output = loss, loss_at, gives_output
+        self.module = nn.ModuleList([cell, *([loss] if isinstance(loss, nn.Module) else [])])
+
+    def of_length(self, steps: int) -> RecurrentStages:
+        """The same cell for another number of steps."""
+        other = RecurrentStages(self.cell, steps, self.spec, self.loss, self.loss_at, self.gives_output)
+        other.draws, other.moves_buffers = self.draws, self.moves_buffers
+        return other
+
+    def step(self, t, hidden, call, want_loss):
+        result = self.cell(call.inputs[t - 1], rebuild(hidden, self.spec))
+        output, state = result if self.gives_output else (None, result)
+        flat, spec = flatten(state)
+        if spec != self.spec:
+            raise CaptureError(
+                f"step {t} of {type(self.cell).__name__} returned a state built otherwise than the one it was "
+                "given: a cell must return (nested tuples of) tensors like its state"
+            )
+        loss = None
+        if want_loss and self.has_loss(t):
+            targets = call.targets
+            if targets is not None and self.loss_at == "every":
+                targets = targets[t - 1]
+            loss = _loss(self.loss, flat[0] if output is None else output, targets)
+        return flat, loss
+
+    def has_loss(self, t):
+        return self.loss_at == "every" or t == self.steps
+
+    def describe(self, t):
+        return type(self.cell).__name__
+
+
+def _loss(loss: Any, output: Any, targets: Any) -> torch.Tensor:
+    """The loss of an output; without one, the mean of its squares."""
+    if loss is None:
+        first = flatten(output)[0][0]
+        value = first.square().mean()
+    else:
+        value = loss(output) if targets is None else loss(output, targets)
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise CaptureError(f"the loss must be one number, got {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    return (
+        f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+    )
+
+
+# -- nested states -------------------------------------------------------------------------------------------
+def flatten(state: Any) -> tuple[State, Spec]:
+    """Nested tuples and lists of tensors as a flat list and how they were put together.
+
+    Raises
+    ------
+    CaptureError
+        On anything else.
+    """
+    if isinstance(state, torch.Tensor):
+        return [state], "tensor"
+    if isinstance(state, (tuple, list)) and state:
+        parts = [flatten(x) for x in state]
+        kind = "tuple" if isinstance(state, tuple) else "list"
+        return [x for flat, _ in parts for x in flat], (kind, tuple(spec for _, spec in parts))
+    raise CaptureError(f"a hidden state must be (nested tuples of) tensors, got {_kind(state)}")
+
+
+def rebuild(flat: State, spec: Spec) -> Any:
+    """The inverse of :func:`flatten`."""
+    return _build(iter(flat), spec)
+
+
+def _build(remaining: Iterator[torch.Tensor], spec: Spec) -> Any:
+    # No inner function: one that calls itself is a cycle, and would hold the tensors until a collection.
+    if spec == "tensor":
+        return next(remaining)
+    kind, children = spec
+    return (tuple if kind == "tuple" else list)(_build(remaining, child) for child in children)
+
+
+# -- parameters and buffers for a while -----------------------------------------------------------------------
+class Shadows:
+    """Stand-ins for a module's parameters: leaves of their own that share the parameters' data.
+
+    Steps run on them, so gradients gather in the stand-ins' ``.grad`` while the parameters' own ``.grad``
+    and hooks are left alone until the end.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.places = [
+            (owner, name, parameter)
+            for owner in module.modules()
+            for name, parameter in owner._parameters.items()
+            if parameter is not None
+        ]
+        self.parameters = list({id(p): p for _, _, p in self.places}.values())
+        self.of = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in self.parameters}
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The stand-ins are the module's parameters in here."""
+        try:
+            for owner, name, parameter in self.places:
+                setattr(owner, name, self.of[id(parameter)])
+            yield
+        finally:
+            for owner, name, parameter in self.places:
+                setattr(owner, name, parameter)
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """What has gathered, one entry per parameter."""
+        return [self.of[id(p)].grad for p in self.parameters]
+
+    def release(self) -> None:
+        for shadow in self.of.values():
+            shadow.grad = None
+
+
+class Buffers:
+    """The buffers of a module, to be copied before a step and lent to its second run.
+
+    A second run works on copies from before the first, which it may change: statistics move once.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.places = [
+            (owner, name)
+            for owner in module.modules()
+            for name, buffer in owner._buffers.items()
+            if buffer is not None
+        ]
+
+    def copies(self) -> State:
+        with torch.no_grad():
+            return [owner._buffers[name].clone() for owner, name in self.places]
+
+    @contextlib.contextmanager
+    def lent(self, copies: State) -> Iterator[None]:
+        """Clones of ``copies`` are the module's buffers in here."""
+        own = [owner._buffers[name] for owner, name in self.places]
+        try:
+            for (owner, name), copy in zip(self.places, copies):
+                owner._buffers[name] = copy.clone()
+            yield
+        finally:
+            for (owner, name), buffer in zip(self.places, own):
+                owner._buffers[name] = buffer
+
+    def restore(self, copies: State) -> None:
+        with torch.no_grad():
+            for (owner, name), copy in zip(self.places, copies):
+                owner._buffers[name].copy_(copy)

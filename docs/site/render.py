@@ -31,7 +31,7 @@ def coloured(code: str, language: str, _attributes: str = "") -> str:
 
 def formula(latex: str, options: dict) -> str:
     mathml = convert(latex, display="block" if options.get("display_mode") else "inline")
-    return mathml.replace("\u29f5", "\\").replace("&#x029F5;", "\\")  # few fonts have a set minus of its own
+    return mathml.replace("<mi>&#x029F5;</mi>", "<mo>\\</mo>")  # few fonts have a set minus of its own
 
 
 @cache

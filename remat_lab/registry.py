@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from .errors import RematError, UnknownMethod
@@ -112,7 +112,8 @@ _loaded = False
 def method(
     name: str,
     *,
-    view: str = "graph",
+    returns: str = "solution",
+    view: str | None = None,
     summary: str = "",
     paper: str = "",
     needs_budget: bool = True,
@@ -120,32 +121,75 @@ def method(
     minimum: Callable[..., int] | None = None,
     paper_vanilla: Callable[[Any], int] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register ``fn(view, request, **options) -> Solution`` as a method.
+    """Register a function as a method: ``solve``, ``compare``, the views and ``execute`` then take its name.
 
     Options are the function's keyword arguments with defaults. A second registration under the same name
     replaces the first, so that a notebook cell can be run again.
+
+    Parameters
+    ----------
+    name : what the method is called
+    returns : what the function returns, and with it how it is called:
+
+        * "keep": ``fn(graph, budget)`` returns the nodes whose forward values stay, as names, indices or a bool
+          array; the rest is computed again when the backward pass needs it.
+        * "lower-sets": ``fn(graph, budget)`` returns growing sets of nodes, each closed under inputs: the
+          strategy of Kusumoto et al. keeps their boundaries. All nodes are added as the last one if missing.
+        * "score": ``fn(candidate)`` returns a number; the online runtime evicts the value with the least when
+          memory is full (see :class:`remat_lab.solvers.dtr.Candidate`).
+        * "schedule": ``fn(joint, budget)`` returns a Schedule on that joint graph: full control.
+        * "solution" (default): ``fn(view, request)`` returns a :class:`Solution`.
+
+        ``budget`` is bytes, or None for no bound. A function may ignore it: ``solve()`` simulates every answer
+        and raises InfeasibleBudget if it does not fit.
+    view : "graph", "joint" or "chain": what the function plans on; default: what ``returns`` suggests
+    summary, paper : one line for ``methods()`` (default: the docstring's first), and where it is from
+    needs_budget : False if the answer does not depend on the budget: it is then asked for only once
+    points, minimum, paper_vanilla : see :class:`Method`
+
+    Raises
+    ------
+    ValueError, TypeError
+        On an unknown ``returns`` or ``view``, or a function that takes other arguments.
+
+    Each answer is checked when the method runs; :class:`MethodFailed` names the method, the entry and the node.
     """
-    if view not in VIEWS:
-        raise ValueError(f"view must be one of {VIEWS}, got {view!r}")
+    from .authoring import FORMS, check_signature, parts_of
+
+    if returns not in FORMS:
+        raise ValueError(f"returns must be one of {tuple(FORMS)}, got {returns!r}")
+    views = FORMS[returns].views
+    chosen = views[0] if view is None else view
+    if chosen not in views:
+        raise ValueError(f"view must be one of {views} for returns={returns!r}, got {view!r}")
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = list(inspect.signature(fn).parameters.values())[2:]
-        doc = (inspect.getdoc(fn) or "").strip().splitlines()
-        _METHODS[name] = Method(
+        options = check_signature(name, returns, fn)
+        entry = Method(
             name=name,
             solve=fn,
-            view=view,
-            summary=summary or (doc[0] if doc else ""),
+            view=chosen,
+            summary=summary or ((inspect.getdoc(fn) or "").strip().splitlines() or [""])[0],
             paper=paper,
             needs_budget=needs_budget,
             points=points,
             minimum=minimum,
             paper_vanilla=paper_vanilla,
-            options={p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty},
+            options=options,
         )
+        if returns != "solution":
+            parts = parts_of(name, returns, fn, needs_budget)._asdict()
+            given = {"points": points, "minimum": minimum, "paper_vanilla": paper_vanilla}
+            entry = replace(entry, **parts | {k: v for k, v in given.items() if v is not None})
+        install(entry)
         return fn
 
     return register
+
+
+def install(entry: Method) -> None:
+    """Put an entry into the registry, in place of one of the same name."""
+    _METHODS[entry.name] = entry
 
 
 def _load_builtin() -> None:

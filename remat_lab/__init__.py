@@ -30,13 +30,15 @@ from .simulate import Stepper, Trace, simulate
 from .units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from .comparison import compare
     from .execution.baselines import plain
     from .execution.calibrate import calibrate
     from .execution.capture import CapturedModel, capture
     from .execution.chains import apply_chain, execute_chain, plain_chain
     from .execution.execute import execute
     from .execution.measure import Measurement
-    from .plots import plot_frontier, plot_graph, plot_memory
+    from .plots import plot_comparison, plot_frontier, plot_graph, plot_memory
+    from .ranking import leaderboard
     from .widgets.explore import explore
     from .widgets.page import save_html
     from .widgets.play import play
@@ -48,6 +50,8 @@ __version__ = "0.1.0"
 
 #: Names that load on first use: name -> module.
 _LAZY = {
+    "compare": "remat_lab.comparison",
+    "leaderboard": "remat_lab.ranking",
     "load_graph": "remat_lab.zoo.files",
     "capture": "remat_lab.execution.capture",
     "CapturedModel": "remat_lab.execution.capture",
@@ -66,6 +70,7 @@ _LAZY = {
     "plot_memory": "remat_lab.plots",
     "plot_graph": "remat_lab.plots",
     "plot_frontier": "remat_lab.plots",
+    "plot_comparison": "remat_lab.plots",
 }
 
 __all__ = [
@@ -101,6 +106,9 @@ __all__ = [
     "plot_memory",
     "plot_graph",
     "plot_frontier",
+    "plot_comparison",
+    "compare",
+    "leaderboard",
     "methods",
     "method",
     "load_graph",

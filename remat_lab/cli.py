@@ -51,6 +51,27 @@ def _parser() -> argparse.ArgumentParser:
     solve.add_argument("--json", action="store_true", help="print the plan as JSON")
     solve.set_defaults(run=_solve)
 
+    comparison = commands.add_parser("compare", help="methods x budgets on a graph file, as a table")
+    comparison.add_argument("graph", help="a graph file, as for solve")
+    comparison.add_argument(
+        "--budgets", nargs="+", required=True, metavar="BUDGET", help="as for solve, or 'none' for no bound"
+    )
+    comparison.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="default: all that can plan the graph; see 'remat-lab methods'",
+    )
+    comparison.add_argument(
+        "--time-limit", type=float, default=60, metavar="SECONDS", help="per plan, for solvers that take one"
+    )
+    form = comparison.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print the table as CSV")
+    form.add_argument("--json", action="store_true", help="print the table as JSON, a list of rows")
+    comparison.add_argument("--plot", metavar="FILE", help="save overhead against budget as a picture")
+    comparison.add_argument("--quiet", action="store_true", help="no progress bar")
+    comparison.set_defaults(run=_compare)
+
     demo = commands.add_parser(
         "demo", help="the main job: capture a network, plan, execute, predicted beside measured"
     )
@@ -72,12 +93,9 @@ def _solve(arguments: argparse.Namespace) -> int:
     from .zoo.files import load_graph
 
     graph = load_graph(arguments.graph)
-    budget = arguments.budget
-    if budget is not None and budget.strip().isdigit():
-        budget = int(budget)
     plan = solve(
         graph,
-        budget,
+        _budget(arguments.budget),
         arguments.method,
         accounting=arguments.accounting,
         **dict(_option(text) for text in arguments.option),
@@ -100,6 +118,75 @@ def _solve(arguments: argparse.Namespace) -> int:
     )
     print(f"recomputed {plan.schedule.recomputed_ops} ops of {plan.schedule.joint.n_ops}")
     return 0
+
+
+def _budget(text: str | None) -> int | str | None:
+    if text is None or text.strip().lower() == "none":
+        return None
+    return int(text) if text.strip().isdigit() else text
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from .comparison import compare
+    from .ranking import leaderboard
+    from .zoo.files import load_graph
+
+    graph = load_graph(arguments.graph)
+    frame = compare(
+        graph,
+        [_budget(text) for text in arguments.budgets],
+        arguments.methods,
+        time_limit=arguments.time_limit,
+        progress=not arguments.quiet,
+    )
+    figures = frame.drop(columns="plan")
+    if arguments.plot:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        from .plots import plot_comparison
+
+        plot_comparison(frame)
+        plt.savefig(arguments.plot)
+    if arguments.csv:
+        print(figures.to_csv(index=False), end="")
+    elif arguments.json:
+        print(figures.to_json(orient="records"))
+    else:
+        print(f"{graph!r}\n")
+        print(_listing(figures))
+        print(f"\n{leaderboard(frame)!r}")
+    return 0
+
+
+def _listing(figures: Any) -> str:
+    """The rows of a comparison for a terminal; what went wrong is said at the end of its row."""
+    import pandas as pd
+
+    from .units import format_bytes
+
+    head = ("method", "budget", "peak", "overhead", "gap", "seconds", "status")
+    rows = [head]
+    for row in figures.itertuples(index=False):
+        planned = row.error is None
+        rows.append(
+            (
+                row.method,
+                "none" if pd.isna(row.budget) else format_bytes(row.budget),
+                format_bytes(row.peak) if planned else "",
+                f"{row.overhead_ratio:.1%}" if planned else "",
+                f"{row.gap:.1%}" if planned else "",
+                f"{row.solve_seconds:.2f}",
+                row.status if planned else f"{row.status}: {row.error}",
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *(x.rjust(w) for x, w in zip(row[1:-1], widths[1:])), row[-1]])
+        for row in rows
+    )
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -242,6 +242,49 @@ def plot_frontier(
     return axes
 
 
+def plot_comparison(frame: Any, *, ax: Axes | None = None, legend: bool = True) -> Axes:
+    """Overhead against budget, one line per method of a comparison; a gap in a line is a budget it cannot meet.
+
+    Parameters
+    ----------
+    frame : DataFrame from ``compare()``, or the rows of one problem of a sweep
+    ax : Axes, optional; default: a new figure
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If the table is of several problems, or has no plan within a budget.
+    """
+    if "problem" in frame and frame["problem"].nunique() > 1:
+        raise ValueError(
+            f"the table is of {frame['problem'].nunique()} problems: plot one, frame[frame['problem'] == "
+            f"{frame['problem'].iloc[0]!r}]"
+        )
+    bounded = frame[frame["budget"].notna()]
+    if not bounded["overhead_ratio"].notna().any():
+        raise ValueError("nothing to plot: the table has no plan within a budget")
+    axes = _axes(ax, (5.6, 3.3))
+    for i, (method, rows) in enumerate(bounded.groupby("method", sort=False)):
+        rows = rows.sort_values("budget")
+        ratio = 100 * rows["overhead_ratio"].to_numpy(dtype=float)
+        label = str(method) if not np.isnan(ratio).all() else f"{method} (no plan)"
+        axes.plot(
+            rows["budget"].to_numpy(dtype=float), ratio, color=SERIES_COLOURS[i % 6], marker="osDv^P*Xdp<>h"[i % 13],
+            linestyle=SERIES_DASHES[i % 6], markersize=4, linewidth=1.3, label=label,
+        )  # fmt: skip
+    axes.set_ylim(bottom=0 if np.nanmax(100 * bounded["overhead_ratio"]) > 0 else None)
+    axes.set_xlabel("budget")
+    axes.set_ylabel("overhead (%)")
+    _bytes_axis(axes.xaxis)
+    if legend:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, borderpad=0)
+    return axes
+
+
 # -- parts -------------------------------------------------------------------------------------------------------
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     if ax is None:

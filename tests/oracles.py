@@ -121,3 +121,42 @@ def every_sequence(graph: ComputationGraph, family: list[frozenset[int]]):
                 yield from extend(bigger, cached | boundary(bigger), overhead + spent, max(peak, need))
 
     yield from extend(frozenset(), frozenset(), 0.0, 0)
+
+
+def least_peaks(graph: ComputationGraph, family: list[frozenset[int]]) -> dict[frozenset[int], int]:
+    """For every cache U_k that some sequence over a family ends with, the least formula peak of those sequences.
+
+    All sequences are followed; only those that have come to the same lower set with the same cache go on as one.
+    The overhead of a sequence is the time of what is not in its cache. Thousands of graphs can be checked so.
+    """
+    n = len(graph)
+    succs = [sum(1 << w for w in graph.successors.row(v).tolist()) for v in range(n)]
+    preds = [sum(1 << u for u in graph.predecessors.row(v).tolist()) for v in range(n)]
+    members = [[v for v in range(n) if mask >> v & 1] for mask in range(2**n)]
+    weight = [sum(int(graph.memory[v]) for v in nodes) for nodes in members]
+    sets = sorted((sum(1 << v for v in lower) for lower in family), key=int.bit_count)
+    boundary, arriving = {}, {}
+    for lower in sets:
+        later = 0
+        for v in members[lower]:
+            later |= succs[v]
+        later &= ~lower
+        operands = 0
+        for v in members[later]:
+            operands |= preds[v]
+        boundary[lower] = sum(1 << v for v in members[lower] if succs[v] & ~lower)
+        arriving[lower] = weight[later] + weight[operands & ~lower]
+    states: dict[int, dict[int, int]] = {lower: {} for lower in sets}
+    states[0][0] = 0
+    for lower in sets:
+        for bigger in sets:
+            if bigger == lower or lower & ~bigger:
+                continue
+            need = 2 * weight[bigger & ~lower] + arriving[bigger]
+            there = states[bigger]
+            for cached, peak in states[lower].items():
+                most = max(peak, weight[cached] + need)
+                after = cached | boundary[bigger]
+                if most < there.get(after, most + 1):
+                    there[after] = most
+    return {frozenset(members[cached]): peak for cached, peak in states[2**n - 1].items()}

@@ -50,10 +50,14 @@ class LowerSetSequence:
         return [[self.graph.names[v] for v in nodes_of(b, len(self.graph))] for b in self.bits]
 
     @property
+    def kept(self) -> np.ndarray:
+        """bool array, shape (nodes,): U_k, the nodes whose forward values are kept for the backward pass."""
+        return _cached(self.segment_of, *self.graph.successors)
+
+    @property
     def cached(self) -> list[str]:
-        """Names of the nodes in U_k: the forward values that are kept for the backward pass."""
-        kept = _cached(self.segment_of, *self.graph.successors)
-        return [self.graph.names[v] for v in np.flatnonzero(kept)]
+        """Names of the nodes in U_k."""
+        return [self.graph.names[v] for v in np.flatnonzero(self.kept)]
 
     def __repr__(self) -> str:
         return f"LowerSetSequence({len(self)} segments, {len(self.cached)} of {len(self.graph)} values kept)"

@@ -46,6 +46,9 @@ class Family:
     boundary : Csr, set -> nodes of bd(L)
     arriving : int64 array, shape (sets,): M(delta+(L) \\ L) + M(delta-(delta+(L)) \\ L), the gradients that
         arrive from later segments and the co-operands of the backward ops that bring them
+    label : what the family is called in a plan's details
+    splits : whether, of any two unconnected parts A and B of a difference L' \\ L of members, L | A or L | B is a
+        member as well (:mod:`remat_lab.solvers.transitions` says what for)
     """
 
     graph: ComputationGraph
@@ -53,12 +56,14 @@ class Family:
     memory: np.ndarray
     boundary: Csr
     arriving: np.ndarray
+    label: str = ""
+    splits: bool = False
 
     def __len__(self) -> int:
         return len(self.bits)
 
     @classmethod
-    def of(cls, graph: ComputationGraph, bits: np.ndarray) -> Family:
+    def of(cls, graph: ComputationGraph, bits: np.ndarray, label: str = "", splits: bool = False) -> Family:
         """From bitsets in any order; {} and V are added, duplicates dropped."""
         n = len(graph)
         ends = np.stack([bits_of([], n), bits_of(np.arange(n), n)])
@@ -68,7 +73,15 @@ class Family:
         memory, starts, nodes, arriving = _describe(
             every, graph.memory, *graph.predecessors, *graph.successors
         )
-        return cls(graph, frozen(every), frozen(memory), Csr(frozen(starts), frozen(nodes)), frozen(arriving))
+        return cls(
+            graph,
+            frozen(every),
+            frozen(memory),
+            Csr(frozen(starts), frozen(nodes)),
+            frozen(arriving),
+            label,
+            splits,
+        )
 
 
 def ancestor_bits(graph: ComputationGraph) -> np.ndarray:
@@ -78,7 +91,7 @@ def ancestor_bits(graph: ComputationGraph) -> np.ndarray:
 
 def approximate_family(graph: ComputationGraph) -> Family:
     """{} and V and L^v for every node v: the pruned family of the approximate DP (section 4.3)."""
-    return memo(graph, "approximate_family", lambda: Family.of(graph, ancestor_bits(graph)))
+    return memo(graph, "approximate_family", lambda: Family.of(graph, ancestor_bits(graph), "approximate"))
 
 
 def check_sequence(graph: ComputationGraph, sequence: np.ndarray) -> np.ndarray:

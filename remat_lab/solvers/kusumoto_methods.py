@@ -1,0 +1,203 @@
+"""kusumoto-approx, kusumoto-branches, kusumoto-exact: one dynamic program over three families.
+
+Under paper accounting a budget bounds the formula, and ``objective`` says which end of the front is taken. Under
+simulated accounting every sequence of :mod:`remat_lab.solvers.sweep`, of either objective, is a candidate,
+and so is the plain schedule; the one with least overhead whose simulated peak keeps the budget is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..graph import ComputationGraph
+from ..memo import memo
+from ..registry import Request, Solution, method
+from . import sweep
+from .canonical import LowerSetSequence, sequence_of
+from .families import branches_family, exact_family
+from .kusumoto import (
+    check_choice,
+    clock_of,
+    minimum_formula_budget,
+    paper_vanilla,
+    plan_sequence,
+    solution_of,
+)
+from .lower_sets import Family, approximate_family
+from .selection import least_overhead, measured
+
+FamilyOf = Callable[..., Family]
+
+
+def _points(
+    family_of: FamilyOf,
+    graph: ComputationGraph,
+    accounting: str,
+    objective: str,
+    reading: str,
+    **options: int,
+) -> list[Solution]:
+    """Solutions worth having at some budget."""
+    check_choice(objective, reading)
+    both = accounting == "simulated"
+    key = ("points", family_of, both, both or objective, reading, *options.items())
+    return memo(graph, key, lambda: _make_points(family_of(graph, **options), both, objective, reading))
+
+
+def _make_points(family: Family, both: bool, objective: str, reading: str) -> list[Solution]:
+    sequences: list[LowerSetSequence] = []
+    if both or objective == "time":
+        sequences += sweep.time_centric(family)
+    if both or objective == "memory":
+        sequences += sweep.memory_centric(family, reading, budgets=[s.paper_peak for s in sequences])
+    if both:  # one segment: nothing is dropped
+        sequences.append(sequence_of(family.graph, family.bits[-1:]))
+    distinct = {s.bits.tobytes(): s for s in sequences}
+    return [solution_of(s) for s in distinct.values()]
+
+
+def _minimum(
+    family_of: FamilyOf,
+    graph: ComputationGraph,
+    accounting: str,
+    objective: str,
+    reading: str,
+    **options: int,
+) -> int:
+    if accounting == "paper":
+        return minimum_formula_budget(family_of(graph, **options))
+    points = _points(family_of, graph, accounting, objective, reading, **options)
+    return min(measured(s).peak for s in points)
+
+
+def _solve(
+    name: str,
+    family_of: FamilyOf,
+    graph: ComputationGraph,
+    request: Request,
+    objective: str,
+    reading: str,
+    **options: int,
+) -> Solution:
+    check_choice(objective, reading)
+    if request.accounting == "simulated":
+        points = _points(family_of, graph, "simulated", objective, reading, **options)
+        return least_overhead(points, request, name)
+    family = family_of(graph, **options)
+    budget = sweep.AMPLE if request.budget is None else request.budget
+    smaller = None
+    if objective == "time" and family.label == "exact":
+        smaller = _smaller_answer(graph, family, budget)
+    sequence = plan_sequence(family, budget, objective, reading, smaller)
+    proven = family.label == "exact" and clock_of(graph).exact
+    return solution_of(sequence, "optimal" if proven else "feasible")
+
+
+def _smaller_answer(graph: ComputationGraph, family: Family, budget: int) -> LowerSetSequence | None:
+    """What the branches method keeps, which the exact search then need not fall below."""
+    branches = branches_family(graph, 1)
+    if 4 * len(branches) > len(family) or minimum_formula_budget(branches) > budget:
+        return None
+    return plan_sequence(branches, budget)
+
+
+# -- the methods -------------------------------------------------------------------------------------------------
+def _approx_points(
+    graph: ComputationGraph, accounting: str, objective: str = "time", reading: str = "pareto"
+) -> list[Solution]:
+    return _points(approximate_family, graph, accounting, objective, reading)
+
+
+def _approx_minimum(
+    graph: ComputationGraph, accounting: str, objective: str = "time", reading: str = "pareto"
+) -> int:
+    return _minimum(approximate_family, graph, accounting, objective, reading)
+
+
+@method(
+    "kusumoto-approx",
+    view="graph",
+    paper="Kusumoto et al. 2019, section 4.3",
+    points=_approx_points,
+    minimum=_approx_minimum,
+    paper_vanilla=paper_vanilla,
+)
+def kusumoto_approx(
+    graph: ComputationGraph, request: Request, objective: str = "time", reading: str = "pareto"
+) -> Solution:
+    """Approximate DP over the lower sets L^v; objective "time" or "memory"."""
+    return _solve("kusumoto-approx", approximate_family, graph, request, objective, reading)
+
+
+def _branches_points(
+    graph: ComputationGraph,
+    accounting: str,
+    objective: str = "time",
+    reading: str = "pareto",
+    partial: int = 1,
+) -> list[Solution]:
+    _check_partial(partial)
+    return _points(branches_family, graph, accounting, objective, reading, partial=partial)
+
+
+def _branches_minimum(
+    graph: ComputationGraph,
+    accounting: str,
+    objective: str = "time",
+    reading: str = "pareto",
+    partial: int = 1,
+) -> int:
+    _check_partial(partial)
+    return _minimum(branches_family, graph, accounting, objective, reading, partial=partial)
+
+
+def _check_partial(partial: int) -> None:
+    if isinstance(partial, bool) or not isinstance(partial, int) or partial < 0:
+        raise ValueError(f"partial must be a whole number >= 0, got {partial!r}")
+
+
+@method(
+    "kusumoto-branches",
+    view="graph",
+    paper="after Kusumoto et al. 2019",
+    points=_branches_points,
+    minimum=_branches_minimum,
+    paper_vanilla=paper_vanilla,
+)
+def kusumoto_branches(
+    graph: ComputationGraph,
+    request: Request,
+    objective: str = "time",
+    reading: str = "pareto",
+    partial: int = 1,
+) -> Solution:
+    """DP over lower sets with at most ``partial`` unfinished branches: between approximate and exact."""
+    _check_partial(partial)
+    return _solve("kusumoto-branches", branches_family, graph, request, objective, reading, partial=partial)
+
+
+def _exact_points(
+    graph: ComputationGraph, accounting: str, objective: str = "time", reading: str = "pareto"
+) -> list[Solution]:
+    return _points(exact_family, graph, accounting, objective, reading)
+
+
+def _exact_minimum(
+    graph: ComputationGraph, accounting: str, objective: str = "time", reading: str = "pareto"
+) -> int:
+    return _minimum(exact_family, graph, accounting, objective, reading)
+
+
+@method(
+    "kusumoto-exact",
+    view="graph",
+    paper="Kusumoto et al. 2019, section 4.2",
+    points=_exact_points,
+    minimum=_exact_minimum,
+    paper_vanilla=paper_vanilla,
+)
+def kusumoto_exact(
+    graph: ComputationGraph, request: Request, objective: str = "time", reading: str = "pareto"
+) -> Solution:
+    """Exact DP over every lower set; objective "time" or "memory"."""
+    return _solve("kusumoto-exact", exact_family, graph, request, objective, reading)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .execution.measure import Measurement
     from .plots import plot_comparison, plot_frontier, plot_graph, plot_memory
     from .ranking import leaderboard
+    from .sweeps import load_sweep, sweep
     from .widgets.explore import explore
     from .widgets.page import save_html
     from .widgets.play import play
@@ -52,6 +53,8 @@ __version__ = "0.1.0"
 _LAZY = {
     "compare": "remat_lab.comparison",
     "leaderboard": "remat_lab.ranking",
+    "sweep": "remat_lab.sweeps",
+    "load_sweep": "remat_lab.sweeps",
     "load_graph": "remat_lab.zoo.files",
     "capture": "remat_lab.execution.capture",
     "CapturedModel": "remat_lab.execution.capture",
@@ -109,6 +112,8 @@ __all__ = [
     "plot_comparison",
     "compare",
     "leaderboard",
+    "sweep",
+    "load_sweep",
     "methods",
     "method",
     "load_graph",

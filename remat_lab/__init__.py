@@ -31,6 +31,7 @@ from .units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from .comparison import compare
+    from .execution.apply import apply
     from .execution.baselines import plain
     from .execution.calibrate import calibrate
     from .execution.capture import CapturedModel, capture
@@ -60,6 +61,7 @@ _LAZY = {
     "CapturedModel": "remat_lab.execution.capture",
     "calibrate": "remat_lab.execution.calibrate",
     "execute": "remat_lab.execution.execute",
+    "apply": "remat_lab.execution.apply",
     "plain": "remat_lab.execution.baselines",
     "execute_chain": "remat_lab.execution.chains",
     "apply_chain": "remat_lab.execution.chains",
@@ -99,6 +101,7 @@ __all__ = [
     "execute_chain",
     "apply_chain",
     "plain_chain",
+    "apply",
     "plain",
     "Measurement",
     "play",

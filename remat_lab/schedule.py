@@ -57,7 +57,8 @@ class Schedule:
         """Run these ops in this order and free every instance of a value right after its last use.
 
         This is the liveness analysis of Kusumoto et al. (section 4.4 of the paper's accounting): it removes
-        no computation. A value computed again is freed after the last use of its earlier instance.
+        no computation. A value computed again is freed after the last use of its earlier instance; an output of
+        the graph is never freed.
 
         Raises
         ------
@@ -172,7 +173,8 @@ def _insert_frees(order, read_start, read_index, write_start, write_index, write
             if not needed[value]:
                 at -= 1
                 out[at] = ~value
-            needed[value] = writer_count[value] > 1 and p > first_write[value]
+            # An output, once there, stays: a training step may want new buffers before the backward pass ends.
+            needed[value] = keep[value] or (writer_count[value] > 1 and p > first_write[value])
         for e in range(read_start[op], read_start[op + 1]):
             value = read_index[e]
             if writer_count[value] > 0 and not needed[value]:

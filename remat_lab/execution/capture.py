@@ -19,11 +19,12 @@ from ..joint import JointGraph
 from .layers import layers
 from .program import Program
 from .storages import StorageGraph, build, tensors_of
-from .tracing import LossModule, Signature, StandIn, trace
+from .tracing import LossModule, Signature, StandIn, autocast_state, trace
 
 if TYPE_CHECKING:
     from ..plan import Plan
     from ..schedule import Schedule
+    from .apply import PlannedModule
     from .measure import Measurement
 
 
@@ -42,18 +43,21 @@ class CapturedModel:
         ``joint``, so plans on it run, too.
     model : nn.Module
     inputs : list of tensor
-        The example tensors, in the order of the arguments.
+        The example tensors, in the order of the arguments; ``fake_inputs`` are their fake twins.
     storages, graph_module, loss_module, standin, signature
         The ties between the graph and the model, for execution.
     """
 
     model: nn.Module
     inputs: list[torch.Tensor]
+    fake_inputs: list[torch.Tensor]
     storages: StorageGraph
     graph_module: torch.fx.GraphModule
     loss_module: LossModule
     standin: StandIn
     signature: Signature
+    training: bool = True
+    autocast: str = ""  # the dtype it was captured under, if any
     warm: list[bool] = field(default_factory=list, repr=False)  # not empty once every op has run
 
     @property
@@ -67,6 +71,11 @@ class CapturedModel:
     @cached_property
     def layers(self) -> ComputationGraph:
         return layers(self.storages)
+
+    @property
+    def takes_targets(self) -> bool:
+        """Whether the loss was captured with ``targets=``."""
+        return bool(self.signature.rebuild(list(self.inputs))[2])
 
     @property
     def name(self) -> str:
@@ -88,10 +97,19 @@ class CapturedModel:
         )
 
     @cached_property
-    def fake_inputs(self) -> list[torch.Tensor]:
-        """Fake twins of the example tensors: shapes, dtypes and devices."""
-        by_target = {target: node.meta["val"] for node, target in self.storages.residents.items()}
-        return [by_target[f"args[{i}]"] for i in range(len(self.inputs))]
+    def fake_state(self) -> dict[str, torch.Tensor]:
+        """Fake twins of parameters and buffers by stand-in."""
+        return {standin: getattr(self.standin, standin) for standin in self.standin.names}
+
+    def resident_value(self, target: str) -> int:
+        """The value of a parameter, buffer or input."""
+        return next(
+            self.storages.value_of[node] for node, name in self.storages.residents.items() if name == target
+        )
+
+    def target_name(self, target: str) -> str:
+        """The name of a parameter, buffer or input for people."""
+        return self.joint.value_names[self.resident_value(target)]
 
     @cached_property
     def tangent(self) -> torch.Tensor:
@@ -135,6 +153,12 @@ class CapturedModel:
 
         return execute(self, plan, **options)
 
+    def apply(self, plan: Plan | Schedule | None = None, **options: Any) -> PlannedModule:
+        """:func:`remat_lab.apply` of this model: a module for an ordinary training loop."""
+        from .apply import apply
+
+        return apply(self, plan, **options)
+
     def __repr__(self) -> str:
         return f"CapturedModel({self.joint!r}, baseline {self.joint.baseline} bytes)"
 
@@ -177,9 +201,12 @@ def capture(
         raise TypeError(f"loss must be callable, got {type(loss).__name__}")
     if loss is None and not (isinstance(targets, tuple) and not targets):
         raise ValueError("targets= are arguments of loss=: pass a loss")
-    graph_module, module, standin, signature, tensors = trace(model, inputs, loss, targets)
+    graph_module, module, standin, signature, tensors, fakes = trace(model, inputs, loss, targets)
     storages = build(graph_module, standin.names, input_names(signature), name or type(model).__name__)
-    return CapturedModel(model, tensors, storages, graph_module, module, standin, signature)
+    cap = CapturedModel(
+        model, tensors, fakes, storages, graph_module, module, standin, signature, training=model.training
+    )
+    return replace(cap, autocast=autocast_state(cap.device))
 
 
 def input_names(signature: Signature) -> list[str]:

@@ -102,7 +102,7 @@ class Interpreter:
                         mark()
             self.position = stop
         except BaseException as error:
-            self.abandon(error)
+            self.abandon(error, restore=start == 0)
             where = f"op {self.schedule[step].name!r} at step {step} of {len(self.acts)}"
             if not isinstance(error, Exception):
                 error.add_note(f"remat_lab: interrupted in {where}; all values were released")
@@ -134,13 +134,13 @@ class Interpreter:
         self.slots[:] = [None] * len(self.slots)
         self.tensors = {}
 
-    def abandon(self, error: BaseException | None = None) -> None:
+    def abandon(self, error: BaseException | None = None, *, restore: bool = True) -> None:
         """Release everything and put the random state back to where the run began."""
         self.release()
         if error is not None:
             # Frames of the failed op would keep its arguments alive for as long as the error is.
             traceback.clear_frames(error.__traceback__)
-        if self.entry_state is not None:
+        if restore and self.entry_state is not None:
             self.random.restore(self.entry_state)
 
 

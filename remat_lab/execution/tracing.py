@@ -30,8 +30,15 @@ class Signature:
 
     @classmethod
     def of(cls, inputs: Any, targets: Any) -> tuple[Signature, list[torch.Tensor]]:
-        args, kwargs = call_arguments(inputs)
+        """(signature, its tensors) of inputs and targets as capture() takes them."""
         targets = tuple(targets) if isinstance(targets, (tuple, list)) else (targets,)
+        return cls.of_call(*call_arguments(inputs), targets)
+
+    @classmethod
+    def of_call(
+        cls, args: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]
+    ) -> tuple[Signature, list[torch.Tensor]]:
+        """The same of a call's arguments."""
         leaves, spec = private.pytree.tree_flatten((args, kwargs, targets))
         at = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
         tensors = [leaves[i] for i in at]
@@ -98,10 +105,6 @@ def scalar_loss(output: Any, *, given: bool) -> torch.Tensor:
             f"{what} a tensor of shape {tuple(output.shape)}: need one number to differentiate; pass loss=, for "
             "example lambda output: output.square().mean()"
         )
-    if not output.requires_grad:
-        raise CaptureError(
-            "the loss depends on nothing that requires a gradient: every parameter is frozen or detached"
-        )
     return output
 
 
@@ -136,7 +139,12 @@ class StandIn(nn.Module):
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
         arguments = self.signature.rebuild(list(tensors))
         state = {name: getattr(self, standin) for standin, name in self.names.items()}
-        return torch.func.functional_call(self.target_module, state, arguments, tie_weights=True)
+        loss = torch.func.functional_call(self.target_module, state, arguments, tie_weights=True)
+        if not loss.requires_grad:
+            raise CaptureError(
+                "the loss depends on nothing that requires a gradient: every parameter is frozen or detached"
+            )
+        return loss
 
 
 def faker() -> Fake:
@@ -228,8 +236,8 @@ def check_model(model: nn.Module) -> None:
 
 def trace(
     model: nn.Module, inputs: Any, loss: Callable[..., torch.Tensor] | None, targets: Any
-) -> tuple[torch.fx.GraphModule, LossModule, StandIn, Signature, list[torch.Tensor]]:
-    """The joint graph of a model and its loss, and how its inputs map back to the model's tensors.
+) -> tuple[torch.fx.GraphModule, LossModule, StandIn, Signature, list[torch.Tensor], list[torch.Tensor]]:
+    """The joint graph of a model and its loss, how its inputs map back, the example tensors and their fakes.
 
     Raises
     ------
@@ -255,7 +263,7 @@ def trace(
     finally:
         for child in module.modules():
             child.training = before.get(id(child), child.training)
-    return graph, module, standin, signature, tensors
+    return graph, module, standin, signature, tensors, fakes
 
 
 def _explained(error: Exception, path: list[str]) -> CaptureError:
@@ -278,3 +286,10 @@ def _explained(error: Exception, path: list[str]) -> CaptureError:
             "an operation of fixed shape (for a boolean mask: multiply by it, or torch.where)"
         )
     return CaptureError(f"tracing stopped{where}: {type(error).__name__}: {first}")
+
+
+def autocast_state(device: torch.device) -> str:
+    """ "" if autocast is off on this device, else its dtype."""
+    if not torch.is_autocast_enabled(device.type):
+        return ""
+    return str(torch.get_autocast_dtype(device.type))

@@ -1,0 +1,240 @@
+"""apply(): a module whose forward and ``loss.backward()`` follow a plan, for an ordinary training loop."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..errors import ExecutionError
+from ..plan import Plan
+from ..schedule import Schedule
+from .execute import has_data, mismatch, schedule_for
+from .interpreter import Interpreter
+from .tracing import Signature, autocast_state
+
+if TYPE_CHECKING:
+    from .capture import CapturedModel
+
+FALLBACKS = ("warn", "error", "silent")
+
+
+def apply(
+    cap: CapturedModel, plan: Plan | Schedule | None = None, *, fallback: str = "warn"
+) -> PlannedModule:
+    """The captured model as a module that trains as planned.
+
+    It takes the model's arguments (and ``targets=``, for the loss) and returns the loss; ``loss.backward()``
+    goes on with the plan. Optimizers, gradient accumulation, ``DistributedDataParallel`` and ``state_dict``
+    work as with the model itself, whose parameters it shares.
+
+    Parameters
+    ----------
+    cap : CapturedModel
+    plan : Plan, Schedule, or None for the plain schedule
+    fallback : what to do with a call that was not planned for (another shape, dtype, device, autocast): run
+        the model in eager and "warn" once for each reason, do so "silent"ly, or raise an "error". Without
+        gradients, or in another mode (train or eval) than captured, the model always runs in eager: there is
+        nothing to plan.
+
+    Raises
+    ------
+    ValueError
+        If the plan was made for another graph, or runs a backward op before the loss is there.
+
+    >>> # net = rl.apply(cap, plan); loss = net(images, targets=labels); loss.backward(); optimizer.step()
+    """
+    return PlannedModule(cap, plan, fallback=fallback)
+
+
+class PlannedModule(nn.Module):
+    """See :func:`apply`. ``model`` is the model itself, ``schedule`` what it follows."""
+
+    def __init__(self, cap: CapturedModel, plan: Plan | Schedule | None, *, fallback: str):
+        super().__init__()
+        if fallback not in FALLBACKS:
+            raise ValueError(f"fallback must be one of {FALLBACKS}, got {fallback!r}")
+        self.model = cap.model
+        if cap.loss_module.loss is not None:
+            self.loss = cap.loss_module.loss
+        self.cap = cap
+        self.schedule = schedule_for(cap, plan)
+        self.split = _end_of_forward(cap, self.schedule)
+        self.fallback = fallback
+        self.train(cap.training)
+        self._warned: set[str] = set()
+        # Names are the model's own, so checkpoints pass between the two.
+        self.register_state_dict_post_hook(_without_prefix)
+        self.register_load_state_dict_pre_hook(_with_prefix)
+
+    @torch.compiler.disable  # a compiler would trace the interpreter; around it, it may compile what it likes
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        targets = kwargs.pop("targets", ()) if self.cap.takes_targets else ()
+        targets = tuple(targets) if isinstance(targets, (tuple, list)) else (targets,)
+        if not torch.is_grad_enabled() or self.model.training != self.cap.training:
+            return self.cap.loss_module(args, kwargs, targets)
+        signature, tensors = Signature.of_call(args, kwargs, targets)
+        why = self._unplanned(signature, tensors)
+        if why:
+            self._say(why)
+            return self.cap.loss_module(args, kwargs, targets)
+        residents = {standin: self.cap.tensor(name) for standin, name in self.cap.standin.names.items()}
+        residents.update({f"args[{i}]": tensor for i, tensor in enumerate(tensors)})
+        return _Planned.apply(self, list(residents), *residents.values())
+
+    def _unplanned(self, signature: Signature, tensors: list[torch.Tensor]) -> str:
+        """Why a call cannot follow the plan ("" if it can)."""
+        wrong = mismatch(self.cap, signature, tensors)
+        if wrong:
+            return wrong
+        if autocast_state(self.cap.device) != self.cap.autocast:
+            now, then = autocast_state(self.cap.device), self.cap.autocast
+            return f"autocast is {now or 'off'}, the plan was made with it {then or 'off'}"
+        for target, fake in self.cap.fake_state.items():
+            tensor = self.cap.tensor(self.cap.standin.names[target])
+            got, want = (tensor.shape, tensor.dtype, tensor.device), (fake.shape, fake.dtype, fake.device)
+            if got != want or not has_data(tensor):
+                name = self.cap.standin.names[target].removeprefix("model.")
+                return f"{name} is {tuple(got[0])}, {got[1]} on {got[2]}, the plan was made for " + (
+                    f"{tuple(want[0])}, {want[1]} on {want[2]}"
+                )
+            if tensor.requires_grad != fake.requires_grad:
+                name = self.cap.standin.names[target].removeprefix("model.")
+                return f"{name} has requires_grad={tensor.requires_grad}, the plan was made for the opposite"
+        return ""
+
+    def _say(self, why: str) -> None:
+        text = f"{why}: capture the model again for this call to follow a plan"
+        if self.fallback == "error":
+            raise ValueError(text)
+        if self.fallback == "warn" and why not in self._warned:
+            self._warned.add(why)
+            warnings.warn(f"running without a plan, since {text}", stacklevel=4)
+
+    def extra_repr(self) -> str:
+        return f"schedule={self.schedule!r}"
+
+
+class _Planned(torch.autograd.Function):
+    """Forward: the schedule up to the first backward op. Backward: the rest, with the incoming gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, module: PlannedModule, targets: list[str], *tensors: torch.Tensor) -> torch.Tensor:
+        cap = module.cap
+        residents = dict(zip(targets, tensors, strict=True))
+        residents["tangent"] = torch.empty(cap.tangent.shape, dtype=cap.tangent.dtype, device=cap.device)
+        interpreter = Interpreter(cap, module.schedule, residents)
+        interpreter.advance(module.split)
+        outputs = cap.storages.outputs
+        loss = next(interpreter.output(k) for k, output in enumerate(outputs) if output.kind == "loss")
+        written = _write_buffers(module, interpreter)
+        ctx.interpreter, ctx.cap, ctx.targets, ctx.written = interpreter, cap, targets, written
+        ctx.versions = [tensor._version for tensor in tensors]
+        # A tensor of its own: the interpreter's, once it had this function as its history, would hold itself.
+        return loss.detach() if not cap.joint.resident[_value_of_loss(cap)] else loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        interpreter: Interpreter | None = ctx.interpreter
+        if interpreter is None:
+            raise ExecutionError(
+                "backward through the same planned forward a second time: its values have been freed; call the "
+                "module again"
+            )
+        ctx.interpreter = None
+        _check_untouched(ctx, interpreter)
+        interpreter.replace("tangent", gradient.detach())
+        interpreter.advance()
+        cap: CapturedModel = ctx.cap
+        shared = np.bincount([output.value for output in cap.storages.outputs])
+        gradients: dict[str, torch.Tensor] = {}
+        for k, output in enumerate(cap.storages.outputs):
+            if output.kind == "gradient":
+                found = interpreter.output(k)
+                alone = shared[output.value] == 1 and not cap.joint.resident[output.value]
+                gradients[output.target] = found if alone else found.clone()
+            elif output.kind == "mutation" and output.target not in ctx.written:
+                interpreter.tensors[output.target].copy_(interpreter.output(k))
+        interpreter.release()
+        return (None, None, *(gradients.get(target) for target in ctx.targets))
+
+
+def _value_of_loss(cap: CapturedModel) -> int:
+    return next(output.value for output in cap.storages.outputs if output.kind == "loss")
+
+
+def _write_buffers(module: PlannedModule, interpreter: Interpreter) -> set[str]:
+    """Write back the new buffers the forward pass has made; returns their targets.
+
+    What is still to run may read a buffer's old contents (a recomputation of its batch norm, say), so those are
+    kept aside.
+    """
+    cap = module.cap
+    rest = module.schedule.actions[module.split :]
+    read_later = set(cap.joint.reads.index[np.isin(cap.joint.reads.owners(), rest[rest >= 0])].tolist())
+    held = _held(module.schedule, module.split)
+    written = set()
+    with torch.no_grad():
+        for k, output in enumerate(cap.storages.outputs):
+            if output.kind != "mutation" or output.value not in held:
+                continue
+            buffer = interpreter.tensors[output.target]
+            if cap.resident_value(output.target) in read_later:
+                interpreter.replace(output.target, buffer.detach().clone())
+            buffer.copy_(interpreter.output(k))
+            written.add(output.target)
+    return written
+
+
+def _check_untouched(ctx: Any, interpreter: Interpreter) -> None:
+    """Autograd's rule: what backward reads must be what forward read."""
+    cap: CapturedModel = ctx.cap
+    for target, version in zip(ctx.targets, ctx.versions):
+        if target in ctx.written:  # this forward's own update; what still reads the old contents has a copy
+            continue
+        if interpreter.tensors[target]._version != version:
+            name = cap.target_name(target)
+            interpreter.abandon()
+            raise ExecutionError(
+                f"{name!r} was modified in place between the planned forward and its backward: recomputation would "
+                "read other values; step the optimizer after backward"
+            )
+
+
+def _held(schedule: Schedule, stop: int) -> set[int]:
+    """Values held before action ``stop``."""
+    held: set[int] = set()
+    for code in schedule.actions[:stop].tolist():
+        if code < 0:
+            held.discard(~code)
+        else:
+            held.update(schedule.joint.writes.row(code).tolist())
+    return held
+
+
+def _end_of_forward(cap: CapturedModel, schedule: Schedule) -> int:
+    """The first action that runs a backward op."""
+    actions = schedule.actions
+    backward = (actions >= 0) & cap.joint.op_backward[np.maximum(actions, 0)]
+    split = int(backward.argmax()) if backward.any() else len(actions)
+    loss = _value_of_loss(cap)
+    if not cap.joint.resident[loss] and loss not in _held(schedule, split):
+        raise ValueError(
+            f"the plan runs {schedule[split].name!r} (step {split}) before it has the loss: loss.backward() cannot "
+            "come in between; execute() can run it"
+        )
+    return split
+
+
+def _without_prefix(_module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+    for key in [key for key in state if key.startswith(f"{prefix}model.")]:
+        state[prefix + key.removeprefix(f"{prefix}model.")] = state.pop(key)
+
+
+def _with_prefix(_module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for key in list(state):
+        if key.startswith(prefix) and not key.startswith((f"{prefix}model.", f"{prefix}loss.")):
+            state[f"{prefix}model.{key.removeprefix(prefix)}"] = state.pop(key)

@@ -46,6 +46,7 @@ class Case:
 
     def reset(self, seed=1):
         for model in (self.model, self.twin):
+            model.train()
             model.load_state_dict(self.state)
             model.zero_grad()
         torch.manual_seed(seed)

@@ -35,6 +35,8 @@ def style(name: str) -> str:
     return "\n".join(here.joinpath(f"{part}.css").read_text("utf-8") for part in ("base", name))
 
 
+_VIEW_TYPE = "application/vnd.jupyter.widget-view+json"
+
 #: Cell -> (execution, views made by it). Running a cell again closes the views its last run made.
 _made: dict[str, tuple[str, weakref.WeakSet[View]]] = {}
 
@@ -99,8 +101,12 @@ class View(anywidget.AnyWidget):
         return {**data, "text/html": fragment(self), "image/svg+xml": self.svg()}, metadata
 
     def close(self) -> None:
-        """End the view: its comm is closed and the bytes it sent are let go."""
+        """End the view: its comms are closed and the bytes it sent are let go."""
+        layout, model_id = self.layout, self.model_id
         super().close()
+        if layout is not None:  # a widget of its own, which ipywidgets leaves open
+            layout.close()
+        _forget_output(model_id)
         for name, trait in self.traits(sync=True).items():
             if isinstance(trait, traitlets.Bytes):
                 self.set_trait(name, b"")
@@ -115,3 +121,17 @@ def _running_cell() -> tuple[str, str] | None:
         return str(parent["metadata"]["cellId"]), str(parent["header"]["msg_id"])
     except (ImportError, AttributeError, KeyError, TypeError):
         return None
+
+
+def _forget_output(model_id: str | None) -> None:
+    """Let go of a closed view's HTML: IPython keeps every output of a session, and with it the player."""
+    try:
+        from IPython import get_ipython
+
+        records = list(get_ipython().history_manager.outputs.values())
+    except (ImportError, AttributeError):
+        return
+    for bundle in (getattr(output, "bundle", {}) for outputs in records for output in outputs):
+        if isinstance(bundle, dict) and bundle.get(_VIEW_TYPE, {}).get("model_id") == model_id:
+            bundle.pop("text/html", None)
+            bundle.pop("image/svg+xml", None)

@@ -90,8 +90,8 @@ class Explorer {
   #controls() {
     const { theme } = this;
     this.title = h("h3", {});
-    this.methodSelect = h("select", { class: "rl-select", change: () => this.#choose("method", this.methodSelect.value) });
-    this.objectiveSelect = h("select", { class: "rl-select", change: () => this.#choose("objective", this.objectiveSelect.value) });
+    this.methodSelect = h("select", { class: "rl-select", "aria-label": "Method", change: () => this.#choose("method", this.methodSelect.value) });
+    this.objectiveSelect = h("select", { class: "rl-select", "aria-label": "Objective", change: () => this.#choose("objective", this.objectiveSelect.value) });
     for (const { name, summary } of this.model.get("methods")) this.methodSelect.append(h("option", { value: name, title: summary }, name));
     this.objectiveLabel = h("label", {}, "Objective", this.objectiveSelect);
     this.bar = h("progress", { "aria-label": "Solving" });

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,9 +47,16 @@ _START = """
     off(event, fn) { listeners[event] = (listeners[event] ?? []).filter((other) => other !== fn); },
   };
   place.replaceChildren();
-  widget.render({ model, el: place });
+  %(widget)s.render({ model, el: place });
 })();
 """
+
+#: How a notebook's output gets at its module: packed to a third, since every output carries one.
+_PACKED = """(await (async () => {
+    const code = new Blob([await inflate("%s")], { type: "text/javascript" });
+    const url = URL.createObjectURL(code);
+    try { return (await import(url)).default; } finally { URL.revokeObjectURL(url); }
+  })())"""
 
 _PAGE_STYLE = """
 :root { color-scheme: light dark; }
@@ -64,7 +72,7 @@ main { max-width: 1280px; margin: 0 auto; }
 """
 
 
-def fragment(view: View) -> str:
+def fragment(view: View, *, packed: bool = True) -> str:
     """The view as HTML that can stand in a larger page.
 
     Where scripts are not allowed the picture and the summary stay; where they are, the player replaces them.
@@ -76,14 +84,21 @@ def fragment(view: View) -> str:
         f'src="data:image/svg+xml;base64,{picture}"><figcaption>{escape(view.summary())}</figcaption></figure>'
     )
     state = json.dumps({name: _encode(value) for name, value in view.state().items()})
+    module = "" if packed else _inside_script(script(view._part))
+    start = _START % {"id": place, "widget": _packed_script(view._part) if packed else "widget"}
     live = (
         f"<style>{style(view._part)}</style>"
         f'<script type="application/json" id="{place}-state">{_inside_script(state)}</script>'
-        f'<script type="module">{_inside_script(script(view._part))}{_START % {"id": place}}</script>'
+        f'<script type="module">{module}{start}</script>'
     )
-    if len(live) > LARGEST_FRAGMENT:
+    if len(live) > LARGEST_FRAGMENT and packed:
         live = ""
-    return f'<div id="{place}">{still}</div>{live}'
+    return f'<div id="{place}" class="rl-embedded">{still}</div>{live}'
+
+
+@cache
+def _packed_script(part: str) -> str:
+    return _PACKED % base64.b64encode(zlib.compress(script(part).encode(), 9)).decode()
 
 
 def page(view: View) -> str:
@@ -93,7 +108,7 @@ def page(view: View) -> str:
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_PAGE_STYLE}</style></head>\n"
-        f"<body><main>{fragment(view)}</main></body>\n</html>\n"
+        f"<body><main>{fragment(view, packed=False)}</main></body>\n</html>\n"
     )
 
 

@@ -67,10 +67,11 @@ def _graph(joint: JointGraph, runs: np.ndarray, top: float) -> tuple[str, float]
             break
         cell -= 0.5
     marks = {"kept": "", "recomputed": "", "gradient": ""}
+    left = (_WIDTH - (float(x.max(initial=0)) + 1) * cell) / 2
     r = 0.36 * cell
     side, tip, ring = f"{2 * r:.1f}", f"{1.3 * r:.1f}", f"a{r:.1f} {r:.1f} 0 1 0"
     for op in range(joint.n_ops):
-        px, py = 30 + (x[op] + 0.5) * cell, top + (y[op] + 0.5) * cell
+        px, py = left + (x[op] + 0.5) * cell, top + (y[op] + 0.5) * cell
         if joint.op_backward[op]:
             marks["gradient"] += f"M{px - r:.1f} {py:.1f}{ring} {side} 0{ring} -{side} 0"
         elif runs[op] > 1:

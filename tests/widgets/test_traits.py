@@ -181,7 +181,7 @@ def test_a_picture_and_words_stand_in_for_the_widget(plan: rl.Plan) -> None:
 
 
 def test_closed_and_dropped_views_are_freed(plan: rl.Plan) -> None:
-    before = len(ipywidgets.Widget._instances if hasattr(ipywidgets.Widget, "_instances") else {})
+    before = len(ipywidgets.widgets.widget._instances)
     made = []
     for _ in range(20):
         view = rl.play(plan)
@@ -192,8 +192,7 @@ def test_closed_and_dropped_views_are_freed(plan: rl.Plan) -> None:
     del view
     gc.collect()
     assert not [ref for ref in made if ref() is not None]
-    after = len(ipywidgets.Widget._instances if hasattr(ipywidgets.Widget, "_instances") else {})
-    assert after == before
+    assert len(ipywidgets.widgets.widget._instances) == before
 
 
 def test_a_cell_that_runs_again_closes_what_it_made(plan: rl.Plan, monkeypatch: pytest.MonkeyPatch) -> None:

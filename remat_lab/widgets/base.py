@@ -102,6 +102,8 @@ class View(anywidget.AnyWidget):
 
     def close(self) -> None:
         """End the view: its comms are closed and the bytes it sent are let go."""
+        if self.comm is None:  # already closed; ipywidgets closes once more when it collects a widget
+            return
         layout, model_id = self.layout, self.model_id
         super().close()
         if layout is not None:  # a widget of its own, which ipywidgets leaves open

@@ -80,10 +80,11 @@ def main() -> None:
             explorer.wait()
             path = rl.save_html(explorer, Path(scratch) / f"{name}.html")
             times = slider(browser, path)
-            packet = film(rl.simulate(explorer.frontier.plan(0)))
+            middle, late = times[len(times) // 2], times[int(0.95 * len(times))]
+            sent, packet = len(explorer.points), len(film(rl.simulate(explorer.frontier.plan(0))))
             print(
-                f"| {name} | {len(explorer.frontier)} | {len(explorer.points) / 1e3:.0f} kB | "
-                f"{times[len(times) // 2]:.0f} ms, {times[int(0.95 * len(times))]:.0f} ms | {len(packet) / 1e3:.0f} kB |",
+                f"| {name} | {len(explorer.frontier)} | {sent / 1e3:.0f} kB | {middle:.0f} ms, {late:.0f} ms | "
+                f"{packet / 1e3:.0f} kB |",
                 flush=True,
             )
             explorer.close()

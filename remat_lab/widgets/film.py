@@ -136,19 +136,20 @@ def summary(trace: Trace) -> str:
     )
 
 
-def strip(trace: Trace, width: int, span: float) -> np.ndarray:
+def strip(trace: Trace, width: int, span: float = 0.0, *, by_step: bool = False) -> np.ndarray:
     """Memory by category over the clock in ``width`` equal slots, float32 of shape (width, categories).
 
     ``span`` is the time the whole width stands for; slots after the end stay zero. Each slot shows the moment
-    of its largest ``during``. A graph without times is spread over its steps.
+    of its largest ``during``. ``by_step``, or a graph without times: spread evenly over the steps.
     """
     n = len(trace.during)
     out = np.zeros((width, len(TRACE_CATEGORIES)), dtype=np.float32)
     if not n:
         return out
-    end = trace.time if trace.time[-1] > 0 else np.arange(1, n + 1, dtype=np.float64)
+    by_step = by_step or not trace.time[-1] > 0
+    end = np.arange(1, n + 1, dtype=np.float64) if by_step else trace.time
     total = float(end[-1])
-    scale = width / max(span, total) if trace.time[-1] > 0 else width / total
+    scale = width / (total if by_step else max(span, total))
     begin = np.concatenate([[0.0], end[:-1]])
     first = np.minimum((begin * scale).astype(np.int64), width - 1)
     last = np.clip(np.ceil(end * scale).astype(np.int64) - 1, first, width - 1)

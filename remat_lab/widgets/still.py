@@ -14,6 +14,7 @@ from ..units import format_bytes
 from .film import describe, strip
 
 _WIDTH, _LEFT, _RIGHT = 900, 70, 20
+_SLOTS = 320
 _INK, _SOFT, _LINE = "#1f2328", "#57606a", "#d5dae0"
 
 
@@ -93,20 +94,13 @@ def _graph(joint: JointGraph, runs: np.ndarray, top: float) -> tuple[str, float]
 def _memory(trace: Trace, y: float, height: float, top: int = 0, span: float = 0.0) -> tuple[str, float]:
     """Stacked areas, at most one step a pixel and a half, with the budget line and the peak."""
     width = _WIDTH - _LEFT - _RIGHT
-    slots = 320
-    split = strip(trace, slots, span)
+    split = strip(trace, _SLOTS, span)
     most = max(top, trace.peak, 1) * 1.08
-    dx, floor = width / slots, y + height
-    body, base = "", np.zeros(slots)
-    for k, category in enumerate(TRACE_CATEGORIES):
-        upper = base + split[:, k]
-        if upper.max() > base.max() or (upper > base).any():
-            points = [(_LEFT + i * dx, floor - height * upper[i] / most) for i in range(slots)]
-            below = [(_LEFT + i * dx, floor - height * base[i] / most) for i in range(slots)]
-            line = "".join(f"{px:.1f} {py:.1f}H{px + dx:.1f}V" for px, py in points).rstrip("V")
-            back = "".join(f"V{py:.1f}H{px:.1f}" for px, py in reversed(below))
-            body += f'<path fill="{CATEGORY_COLOURS[category][0]}" d="M{line}{back}z"/>'
-        base = upper
+    floor = y + height
+    body = "".join(
+        f'<path fill="{CATEGORY_COLOURS[TRACE_CATEGORIES[k]][0]}" d="{d}"/>'
+        for k, d in stacked(split, _LEFT, width, floor, height / most)
+    )
     body += f'<path stroke="{_LINE}" d="M{_LEFT} {floor}H{_LEFT + width}"/>'
     for share in (0.0, 0.5, 1.0):
         amount = most / 1.08 * share
@@ -116,9 +110,26 @@ def _memory(trace: Trace, y: float, height: float, top: int = 0, span: float = 0
         body += f'<path stroke="{_INK}" stroke-dasharray="6 4" d="M{_LEFT} {level:.1f}H{_LEFT + width}"/>'
         body += _text(_LEFT + 6, level - 4, f"budget {format_bytes(trace.budget)}")
     if len(trace.during):
-        at = _LEFT + dx * (int(split.sum(axis=1).argmax()) + 0.5)
+        at = _LEFT + width / _SLOTS * (int(split.sum(axis=1).argmax()) + 0.5)
         peak = floor - height * trace.peak / most
         body += f'<path fill="{_INK}" d="M{at:.1f} {peak - 1:.1f}l-4.500 -7.500h9z"/>'
         anchor, shift = ("end", -8) if at > _WIDTH - 140 else ("start", 8)
         body += _text(at + shift, peak - 2, f"peak {format_bytes(trace.peak)}", weight=600, anchor=anchor)
     return body, height + 12
+
+
+def stacked(
+    split: np.ndarray, left: float, width: float, floor: float, scale: float
+) -> list[tuple[int, str]]:
+    """(category, path) of stacked areas; ``split`` as of :func:`strip`, ``scale`` in pixels a byte."""
+    dx, base, found = width / len(split), np.zeros(len(split)), []
+    for k in range(split.shape[1]):
+        upper = base + split[:, k]
+        if split[:, k].any():
+            out = "".join(f"V{floor - scale * v:.1f}H{left + (i + 1) * dx:.1f}" for i, v in enumerate(upper))
+            back = "".join(
+                f"V{floor - scale * base[i]:.1f}H{left + i * dx:.1f}" for i in reversed(range(len(split)))
+            )
+            found.append((k, f"M{left:.1f} {floor - scale * base[0]:.1f}{out}{back}z"))
+        base = upper
+    return found

@@ -106,6 +106,7 @@ def _layout(joint: JointGraph) -> Layout:
     edges, crossing_reads = _edges(joint)
     forward_edges = edges[~backward[edges[:, 1]]]
     column = _columns(joint.n_ops, forward_edges)
+    _settle(joint, forward_edges, column)
     lane = _lanes(column, ~backward, forward_edges)
     partner = _partners(joint, edges, crossing_reads, column)
     seeds = np.diff(joint.reads.start) == 0
@@ -158,6 +159,21 @@ def _columns(n: int, edges: np.ndarray) -> np.ndarray:
     return column
 
 
+def _settle(joint: JointGraph, edges: np.ndarray, column: np.ndarray) -> None:
+    """Ops that no forward edge touches (a batch counter) move beside their module, else beside the op before."""
+    touched = np.zeros(joint.n_ops, dtype=bool)
+    touched[edges] = True
+    home = {
+        joint.op_modules[op]: column[op] for op in np.flatnonzero(touched).tolist() if joint.op_modules[op]
+    }
+    before = 0
+    for op in np.flatnonzero(~joint.op_backward).tolist():
+        if touched[op]:
+            before = column[op]
+        else:
+            column[op] = home.get(joint.op_modules[op], before)
+
+
 def _lanes(column: np.ndarray, member: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Lane of each forward op: the longest path keeps lane 0, a branch keeps its lane until it joins."""
     n = len(column)
@@ -208,8 +224,9 @@ def _partners(
 ) -> np.ndarray:
     """The forward op above each backward op, -1 where there is none.
 
-    By name if the names say so ("backward x", "x_backward", "seed x"); else the latest forward op whose
-    values it reads; else where the backward op stands whose gradient it reads.
+    By name if the names say so ("backward x", "x_backward", "seed x"); else by module, whose backward ops are
+    spread over its forward ops from last to first; else the latest forward op whose values it reads; else where
+    the backward op stands whose gradient it reads.
     """
     partner = np.full(joint.n_ops, -1, dtype=np.int64)
     by_name = {joint.op_names[op]: op for op in np.flatnonzero(~joint.op_backward).tolist()}
@@ -218,12 +235,22 @@ def _partners(
     for u, v in edges.tolist():
         if joint.op_backward[v]:
             source[v] = u
+    of_module: dict[str, tuple[list[int], list[int]]] = {}
+    for op, module in enumerate(joint.op_modules):
+        if module:
+            of_module.setdefault(module, ([], []))[int(joint.op_backward[op])].append(op)
+    by_module = {}
+    for forward, backward in of_module.values():
+        for k, op in enumerate(backward if forward else ()):
+            by_module[op] = forward[len(forward) - 1 - k * len(forward) // len(backward)]
     for op in np.flatnonzero(joint.op_backward).tolist():
         name = joint.op_names[op]
         bare = name.removeprefix("backward ").removeprefix("seed ").removesuffix("_backward")
         read = crossing.get(op)
         if bare != name and bare in by_name:
             partner[op] = by_name[bare]
+        elif op in by_module:
+            partner[op] = by_module[op]
         elif read:
             partner[op] = max(read, key=lambda u: column[u])
         elif source[op] >= 0:

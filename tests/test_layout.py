@@ -94,3 +94,19 @@ def test_layout_is_linear() -> None:
     began = time.perf_counter()
     layout(joint)
     assert time.perf_counter() - began < 5
+
+
+def test_ops_without_edges_stand_beside_their_module_and_backward_ops_below_it() -> None:
+    ops = [
+        {"name": "conv", "module": "a", "reads": [0], "writes": [1]},
+        {"name": "count a", "module": "b", "writes": [2]},
+        {"name": "norm", "module": "b", "reads": [1], "writes": [3]},
+        {"name": "scale", "module": "b", "reads": [3], "writes": [4]},
+        {"name": "g2", "module": "b", "backward": True, "reads": [1], "writes": [5]},
+        {"name": "g1", "module": "a", "backward": True, "reads": [5], "writes": [6]},
+    ]
+    joint = rl.JointGraph.build(ops, [{"name": f"v{i}", "bytes": 1} for i in range(7)], [6])
+    places = layout(joint)
+    assert places.column[1] in (places.column[2], places.column[3])
+    assert places.column[4] == places.column[3] and places.column[5] == places.column[0]
+    assert len({*zip(places.column.tolist(), places.lane.tolist(), places.backward.tolist())}) == len(ops)

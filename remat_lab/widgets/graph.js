@@ -54,7 +54,7 @@ class GraphView {
   arrange() {
     const { film, surface } = this, width = surface.width - 20;
     if (width <= 0) return;
-    const gap = (cell) => Math.max(8, 1.1 * cell);
+    const gap = (cell) => (cell < 5 ? 8 : Math.max(16, 1.1 * cell)); // room for bows and for a name
     const columns = film.crossing.length;
     // One row if its cells are not too small; else the largest cell with which all rows fit.
     let cell = width / columns >= 9 ? Math.min(24, width / columns) : 24, rows;
@@ -231,9 +231,12 @@ class GraphView {
     c.fillStyle = theme.ink;
     c.textBaseline = "middle";
     const name = freed < 0 ? film.op_names[op] : `free ${film.value_names[freed]}`, wide = c.measureText(name).width, gap = Math.max(8, cell * 0.9);
+    // Above the row, where it hides no op; a graph of tiny cells has no room there.
+    const above = cell >= 5, left = Math.max(4, Math.min(this.x[op] - wide / 2, this.surface.width - wide - 4));
     const right = this.x[op] + gap + wide < this.surface.width - 4;
-    c.textAlign = right ? "left" : "right";
-    haloText(c, theme, name, this.x[op] + (right ? gap : -gap), this.y[op] - top);
+    c.textAlign = above || right ? "left" : "right";
+    if (above) haloText(c, theme, name, left, this.rows[this.row[op]].top + 7 - top);
+    else haloText(c, theme, name, this.x[op] + (right ? gap : -gap), this.y[op] - top);
   }
 
   /** The op under a point of the canvas, or -1. */

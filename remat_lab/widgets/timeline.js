@@ -128,8 +128,10 @@ class Timeline {
     const c = this.layer.context, floor = PLOT.top + this.plotHeight, kinds = film.categories.length;
     const steps = this.clock ? (at) => this.positionAt(at) : (at) => Math.floor(at);
     let repeats = [];
-    const perPixel = (this.to - this.from) / this.plotWidth;
-    for (let px = 0; px < this.plotWidth; px++) {
+    // One column a device pixel: columns between pixels would show seams on screens of fractional sharpness.
+    const unit = 1 / surface.ratio, pixels = Math.floor(this.plotWidth * surface.ratio);
+    const perPixel = (this.to - this.from) / pixels, left = Math.round(PLOT.left * surface.ratio) * unit;
+    for (let px = 0; px < pixels; px++) {
       const first = Math.min(film.length - 1, steps(this.from + px * perPixel));
       const end = this.from + (px + 1) * perPixel;
       if (this.clock && this.from + px * perPixel > this.at(film.length)) break;
@@ -145,13 +147,13 @@ class Timeline {
         if (!size) continue;
         const y0 = this.y(from), y1 = this.y(from + size);
         c.fillStyle = theme.categories[k];
-        c.fillRect(PLOT.left + px, y1, 1.02, y0 - y1);
+        c.fillRect(left + px * unit, y1, unit, y0 - y1);
         from += size;
       }
       if (again) repeats.push(px);
     }
     c.fillStyle = theme.states[RECOMPUTED];
-    for (const px of repeats) c.fillRect(PLOT.left + px, floor + 3, 1.02, 5);
+    for (const px of repeats) c.fillRect(left + px * unit, floor + 3, unit, 5);
     this.#paintAxes(this.axes.context, floor);
   }
 

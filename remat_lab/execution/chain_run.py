@@ -47,6 +47,7 @@ class ChainRun:
         self.position = 0
         self.hidden: dict[int, State] = {0: call.initial}
         self.graphs: dict[int, tuple[State, State, torch.Tensor | None]] = {}
+        self.bare: set[int] = set()  # steps whose hidden state is held outside an internal state
         self.gradients: dict[int, list[torch.Tensor | None]] = {}
         self.losses: dict[int, torch.Tensor] = {}
         self.loss_gradient: torch.Tensor | None = None
@@ -87,7 +88,7 @@ class ChainRun:
             with self.shadows.in_place():
                 while at < stop:
                     self._act(actions[at])
-                    self.held[at] = len(self.hidden.keys() - self.graphs.keys()) - 1, len(self.graphs)
+                    self.held[at] = len(self.bare), len(self.graphs)
                     if mark is not None:
                         mark()
                     at += 1
@@ -120,7 +121,10 @@ class ChainRun:
     def _free(self, value: int) -> None:
         T = self.chain.steps
         if value < 2 * T:
-            (self.graphs if value % 2 else self.hidden).pop(value // 2 + 1, None)
+            t = value // 2 + 1
+            (self.graphs if value % 2 else self.hidden).pop(t, None)
+            if not value % 2:
+                self.bare.discard(t)
         elif value < 3 * T:
             self.gradients.pop(value - 2 * T + 1, None)
 
@@ -133,6 +137,7 @@ class ChainRun:
                 wanted = first and self.losses_ahead and self.stages.has_loss(t)
                 with torch.no_grad(), self._casting():
                     self.hidden[t], loss = self.stages.step(t, self.hidden[t - 1], self.call, wanted)
+                self.bare.add(t)
                 if loss is not None:
                     self.losses[t] = loss
         self.visited[t] = True
@@ -145,12 +150,15 @@ class ChainRun:
         with torch.enable_grad(), self._casting():
             out, loss = self.stages.step(t, leaves, self.call, self.stages.has_loss(t))
         self.graphs[t] = leaves, out, loss
+        self.bare.discard(t)
         self.hidden[t] = [x.detach() for x in out]
         if loss is not None and t not in self.losses:
             self.losses[t] = loss.detach()
 
     def _backward(self, t: int) -> None:
         leaves, out, loss = self.graphs.pop(t)
+        if t in self.hidden:
+            self.bare.add(t)
         arrived = self.gradients.get(t, [None] * len(out))
         roots = [x for x, g in zip(out, arrived) if g is not None and x.requires_grad]
         seeds = [g for x, g in zip(out, arrived) if g is not None and x.requires_grad]

@@ -331,10 +331,7 @@ def _seconds(chain: Chain, stages: Stages, schedule: Schedule, call: Call) -> np
 
 
 def _tensors(call: Call) -> list[torch.Tensor]:
-    found = list(call.initial)
-    for x in (call.inputs, call.targets):
-        found += flatten(x)[0] if isinstance(x, (torch.Tensor, tuple, list)) else []
-    return found
+    return [*call.initial, *_all_tensors(call.inputs), *_all_tensors(call.targets)]
 
 
 # -- running -------------------------------------------------------------------------------------------------
@@ -460,7 +457,7 @@ def _call(chain: ModelChain, inputs: Any, targets: Any, state: Any) -> Call:
     targets = own.targets if targets is None else targets
     if isinstance(stages, RecurrentStages):
         _enough(inputs, chain.steps, "inputs")
-        wanted = [x for x in flatten_all(inputs) if x.requires_grad]
+        wanted = [x for x in _all_tensors(inputs) if x.requires_grad]
         if wanted:
             raise ValueError("inputs require a gradient: put the layers that make them into the cell")
         initial = _initial(own, inputs, stages) if state is None else flatten(state)[0]
@@ -469,7 +466,7 @@ def _call(chain: ModelChain, inputs: Any, targets: Any, state: Any) -> Call:
     return Call(inputs, targets, initial)
 
 
-def flatten_all(inputs: Any) -> State:
+def _all_tensors(inputs: Any) -> State:
     """The tensors of a sequence given as a tensor, or as nested lists."""
     return flatten(inputs)[0] if isinstance(inputs, (torch.Tensor, tuple, list)) else []
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from .execution.baselines import plain
     from .execution.calibrate import calibrate
     from .execution.capture import CapturedModel, capture
-    from .execution.chains import apply_chain, execute_chain, plain_chain
+    from .execution.chain_training import apply_chain
+    from .execution.chains import execute_chain, plain_chain
     from .execution.execute import execute
     from .execution.measure import Measurement
     from .plots import plot_comparison, plot_frontier, plot_graph, plot_memory
@@ -64,7 +65,7 @@ _LAZY = {
     "apply": "remat_lab.execution.apply",
     "plain": "remat_lab.execution.baselines",
     "execute_chain": "remat_lab.execution.chains",
-    "apply_chain": "remat_lab.execution.chains",
+    "apply_chain": "remat_lab.execution.chain_training",
     "plain_chain": "remat_lab.execution.chains",
     "Measurement": "remat_lab.execution.measure",
     "play": "remat_lab.widgets.play",

@@ -17,7 +17,7 @@ from torch import nn
 
 from ..chain import Chain
 from ..errors import CaptureError
-from ..plan import Plan, solve
+from ..plan import Plan
 from ..schedule import Schedule
 from ..simulate import simulate
 from .baselines import as_it_was
@@ -25,7 +25,7 @@ from .chain_run import ChainRun
 from .execute import accumulate, synchronize
 from .interpreter import RandomState
 from .measure import Levels, Measurement, meter_for, process_peak, storage_bytes
-from .stages import Buffers, Call, RecurrentStages, SequentialStages, Stages, State, flatten, rebuild
+from .stages import Buffers, Call, RecurrentStages, SequentialStages, Stages, State, flatten
 
 #: Steps of a recurrent chain that are measured; the middle ones stand for all but the first and the last.
 PROBED = 6
@@ -355,7 +355,7 @@ def execute_chain(
     if not isinstance(chain, ModelChain):
         raise TypeError(f"chain must come from Chain.from_sequential or Chain.from_rnn, got {chain!r}")
     schedule = schedule_on(chain, plan)
-    call = _call(chain, inputs, targets, state)
+    call = call_of(chain, inputs, targets, state)
     levels = _levels(chain, chain.stages, schedule, call) if measure else Levels(*[np.zeros(0, np.int64)] * 2)
     run = ChainRun(chain, chain.stages, schedule, call)
     started = clock.perf_counter()
@@ -451,7 +451,8 @@ def schedule_on(chain: Chain, plan: Plan | Schedule | None) -> Schedule:
     return schedule
 
 
-def _call(chain: ModelChain, inputs: Any, targets: Any, state: Any) -> Call:
+def call_of(chain: ModelChain, inputs: Any, targets: Any, state: Any) -> Call:
+    """What a run works on: what is given, and the chain's own for the rest."""
     stages, own = chain.stages, chain.call
     inputs = own.inputs if inputs is None else inputs
     targets = own.targets if targets is None else targets
@@ -483,85 +484,3 @@ def _initial(own: Call, inputs: Any, stages: RecurrentStages) -> State:
 
 def _shape(x: Any) -> Any:
     return tuple(x.shape) if isinstance(x, torch.Tensor) else None
-
-
-# -- training ------------------------------------------------------------------------------------------------
-def apply_chain(chain: ModelChain, plan: Plan) -> ChainModule:
-    """A module for an ordinary training loop, whose every step runs as planned.
-
-    >>> # net = apply_chain(chain, plan); loss, state = net(inputs, targets, state); loss.backward()
-    """
-    return ChainModule(chain, plan)
-
-
-class ChainModule(nn.Module):
-    """The chain's modules, run as planned when gradients are wanted.
-
-    ``net(inputs, targets, state)`` returns ``(loss, state)`` for a recurrent chain, the state detached, so that
-    it can start the next piece of a long sequence (truncated backpropagation); the loss alone for an
-    nn.Sequential. A shorter or longer sequence is planned with the same method and budget when it first comes.
-    """
-
-    def __init__(self, chain: ModelChain, plan: Plan):
-        super().__init__()
-        self.module = chain.stages.module
-        self._chain, self._plan = chain, plan
-        self._schedules = {chain.steps: (chain, schedule_on(chain, plan))}
-
-    def forward(self, inputs: Any = None, targets: Any = None, state: Any = None) -> Any:
-        chain = self._chain
-        recurrent = isinstance(chain.stages, RecurrentStages)
-        steps = len(inputs) if recurrent and inputs is not None else chain.steps
-        chain, schedule = self._planned(steps)
-        call = _call(chain, inputs, targets, state)
-        if not torch.is_grad_enabled():
-            loss, last = _without_gradients(chain, call)
-        else:
-            run = ChainRun(chain, chain.stages, schedule, call, losses_ahead=True)
-            loss, *last = _Step.apply(run, len(call.initial), *call.initial, *run.shadows.parameters)
-        if not isinstance(chain.stages, RecurrentStages):
-            return loss
-        return loss, rebuild([x.detach() for x in last], chain.stages.spec)
-
-    def _planned(self, steps: int) -> tuple[ModelChain, Schedule]:
-        if steps not in self._schedules:
-            chain, plan = self._chain.of_length(steps), self._plan
-            other = solve(chain, plan.budget, plan.method, accounting=plan.accounting)
-            self._schedules[steps] = chain, schedule_on(chain, other)
-        return self._schedules[steps]
-
-
-def _without_gradients(chain: ModelChain, call: Call) -> tuple[torch.Tensor, State]:
-    hidden, total = call.initial, None
-    for t in range(1, chain.steps + 1):
-        hidden, loss = chain.stages.step(t, hidden, call, chain.stages.has_loss(t))
-        if loss is not None:
-            total = loss if total is None else total + loss
-    assert total is not None
-    return total, hidden
-
-
-class _Step(torch.autograd.Function):
-    """Forward: the actions up to the backward pass. Backward: the rest, from the gradient that arrives."""
-
-    @staticmethod
-    def forward(ctx: Any, run: ChainRun, states: int, *tensors: torch.Tensor) -> Any:
-        run.advance(run.backward_starts)
-        ctx.run, ctx.states = run, states
-        last = [x.detach() for x in run.hidden[run.chain.steps]]
-        ctx.mark_non_differentiable(*last)
-        return run.loss(), *last
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:
-        run = ctx.run
-        if run is None:
-            raise RuntimeError("this step's backward has run already: its internal states are gone")
-        ctx.run = None
-        run.loss_gradient = gradient
-        run.advance()
-        initial = run.gradients.get(0, [None] * ctx.states)
-        found = (None, None, *initial, *run.shadows.gradients())
-        run.release()
-        return found

@@ -1,0 +1,97 @@
+"""Train with a chain's plan in an ordinary loop: a module whose every step runs as planned.
+
+net = apply_chain(chain, plan)
+loss, state = net(inputs, targets, state)
+loss.backward()
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..plan import Plan, solve
+from ..schedule import Schedule
+from .chain_run import ChainRun
+from .chains import ModelChain, call_of, schedule_on
+from .stages import Call, RecurrentStages, State, rebuild
+
+
+def apply_chain(chain: ModelChain, plan: Plan) -> ChainModule:
+    """A module for an ordinary training loop, whose every step runs as planned; see :class:`ChainModule`."""
+    return ChainModule(chain, plan)
+
+
+class ChainModule(nn.Module):
+    """The chain's modules, run as planned when gradients are wanted.
+
+    ``net(inputs, targets, state)`` returns ``(loss, state)`` for a recurrent chain, the state detached, so that
+    it can start the next piece of a long sequence (truncated backpropagation); the loss alone for an
+    nn.Sequential. A shorter or longer sequence is planned with the same method and budget when it first comes.
+    """
+
+    def __init__(self, chain: ModelChain, plan: Plan):
+        super().__init__()
+        self.module = chain.stages.module
+        self._chain, self._plan = chain, plan
+        self._schedules = {chain.steps: (chain, schedule_on(chain, plan))}
+
+    def forward(self, inputs: Any = None, targets: Any = None, state: Any = None) -> Any:
+        chain = self._chain
+        recurrent = isinstance(chain.stages, RecurrentStages)
+        steps = len(inputs) if recurrent and inputs is not None else chain.steps
+        chain, schedule = self._planned(steps)
+        call = call_of(chain, inputs, targets, state)
+        if not torch.is_grad_enabled():
+            loss, last = _without_gradients(chain, call)
+        else:
+            run = ChainRun(chain, chain.stages, schedule, call, losses_ahead=True)
+            loss, *last = _Step.apply(run, len(call.initial), *call.initial, *run.shadows.parameters)
+        if not isinstance(chain.stages, RecurrentStages):
+            return loss
+        return loss, rebuild([x.detach() for x in last], chain.stages.spec)
+
+    def _planned(self, steps: int) -> tuple[ModelChain, Schedule]:
+        if steps not in self._schedules:
+            chain, plan = self._chain.of_length(steps), self._plan
+            other = solve(chain, plan.budget, plan.method, accounting=plan.accounting)
+            self._schedules[steps] = chain, schedule_on(chain, other)
+        return self._schedules[steps]
+
+
+def _without_gradients(chain: ModelChain, call: Call) -> tuple[torch.Tensor, State]:
+    hidden, total = call.initial, None
+    for t in range(1, chain.steps + 1):
+        hidden, loss = chain.stages.step(t, hidden, call, chain.stages.has_loss(t))
+        if loss is not None:
+            total = loss if total is None else total + loss
+    assert total is not None
+    return total, hidden
+
+
+class _Step(torch.autograd.Function):
+    """Forward: the actions up to the backward pass. Backward: the rest, from the gradient that arrives."""
+
+    @staticmethod
+    def forward(ctx: Any, run: ChainRun, states: int, *tensors: torch.Tensor) -> Any:
+        run.advance(run.backward_starts)
+        ctx.run, ctx.states = run, states
+        last = [x.detach() for x in run.hidden[run.chain.steps]]
+        ctx.mark_non_differentiable(*last)
+        return run.loss(), *last
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:
+        run = ctx.run
+        if run is None:
+            raise RuntimeError("this step's backward has run already: its internal states are gone")
+        ctx.run = None
+        run.loss_gradient = gradient
+        run.advance()
+        initial = run.gradients.get(0, [None] * ctx.states)
+        found = (None, None, *initial, *run.shadows.gradients())
+        run.release()
+        return found

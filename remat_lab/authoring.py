@@ -45,7 +45,7 @@ class Form(NamedTuple):
 
 
 FORMS = {
-    "solution": Form(("graph", "joint", "chain"), ("view", "request")),
+    "solution": Form(("graph", "joint", "chain", "captured"), ("view", "request")),
     "keep": Form(("graph",), ("graph", "budget")),
     "lower-sets": Form(("graph",), ("graph", "budget")),
     "score": Form(("joint",), ("candidate",)),

@@ -19,7 +19,7 @@ from .schedule import Schedule
 ACCOUNTINGS = ("simulated", "paper")
 
 #: Which attribute of a problem a method plans on.
-VIEWS = ("graph", "joint", "chain")
+VIEWS = ("graph", "joint", "chain", "captured")
 
 
 class Request(NamedTuple):
@@ -77,6 +77,7 @@ class Method:
         if found is None:
             kinds = {
                 "chain": "a Chain",
+                "captured": "a captured model",
                 "graph": "a ComputationGraph, a JointGraph or a captured model",
                 "joint": "a ComputationGraph, a JointGraph, a Chain or a captured model",
             }
@@ -105,6 +106,7 @@ _BUILTIN = (
     "remat_lab.solvers.revolve",
     "remat_lab.solvers.chen_chains",
     "remat_lab.solvers.rotor",
+    "remat_lab.torch_methods",
 )
 _loaded = False
 
@@ -222,7 +224,7 @@ class MethodTable(tuple[Method, ...]):
         return [entry.name for entry in self]
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
-        takes = {"graph": "graph", "joint": "joint graph", "chain": "chain"}
+        takes = {"graph": "graph", "joint": "joint graph", "chain": "chain", "captured": "torch model"}
         for entry in self:
             options = ", ".join(f"{k}={v!r}" for k, v in entry.options.items())
             yield entry.name, takes[entry.view], options, f"{entry.summary} {entry.paper}".strip()

@@ -38,6 +38,7 @@ __all__ = [
     "eager_kernels",
     "export_joint",
     "mark",
+    "min_cut_partition",
     "output_descriptors",
     "pytree",
     "storage_key",
@@ -204,3 +205,24 @@ def allocator_events() -> Iterator[list[int | None]]:
             found.append((event.start_ns(), None))
     found.sort(key=lambda pair: pair[0])  # stable: events of one nanosecond keep their order
     events.extend(size for _, size in found)
+
+
+def min_cut_partition(
+    graph_module: torch.fx.GraphModule, forward_outputs: int, fraction: float
+) -> tuple[list[str], list[str]]:
+    """Names of the nodes torch's partitioner puts in the forward and in the backward half, in order.
+
+    ``fraction`` is ``activation_memory_budget``. The graph given is left as it is.
+    """
+    import torch._functorch.config as functorch_config
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    graph = torch.fx.Graph()
+    result = graph.graph_copy(graph_module.graph, {})
+    old = next(node for node in graph_module.graph.nodes if node.op == "output")
+    graph.output(result).meta = dict(old.meta)
+    copy = torch.fx.GraphModule(graph_module, graph)
+    with functorch_config.patch(activation_memory_budget=fraction):
+        halves = min_cut_rematerialization_partition(copy, None, num_fwd_outputs=forward_outputs)
+    forward, backward = ([n.name for n in half.graph.nodes if n.op == "call_function"] for half in halves)
+    return forward, backward

@@ -73,6 +73,11 @@ class CapturedModel:
         return layers(self.storages)
 
     @property
+    def captured(self) -> CapturedModel:
+        """Itself: the view that methods made for torch models plan on."""
+        return self
+
+    @property
     def takes_targets(self) -> bool:
         """Whether the loss was captured with ``targets=``."""
         return bool(self.signature.rebuild(list(self.inputs))[2])

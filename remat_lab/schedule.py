@@ -145,7 +145,7 @@ class Schedule:
         )
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _insert_frees(order, read_start, read_index, write_start, write_index, writer_count, keep):
     """Actions of ``order`` with each value instance freed after its last use.
 

@@ -179,7 +179,7 @@ def _invalid(schedule: Schedule, status: int, step: int, value: int) -> InvalidS
     return InvalidSchedule(message, step=step, op=action.name, value=name, freed_at=freed_at)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _simulate(
     actions,
     read_start,

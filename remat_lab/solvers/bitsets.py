@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def masks(start, index, n):
     """uint64 array, shape (n, words): a list of nodes per node (CSR) as bits."""
     out = np.zeros((n, (n + 63) // 64), dtype=np.uint64)
@@ -17,7 +17,7 @@ def masks(start, index, n):
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def descendants(after):
     """uint64 array, shape (n, words): all nodes reachable from v, v left out; ``after`` holds the successors."""
     n, words = after.shape
@@ -32,7 +32,7 @@ def descendants(after):
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def bit_index(low):
     """Position of the only bit of a word."""
     at = 0
@@ -43,12 +43,12 @@ def bit_index(low):
     return at
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def has(words, v):
     return (words[v >> 6] >> np.uint64(v & 63)) & np.uint64(1) != 0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def hash_of(words):
     h = np.uint64(0x9E3779B97F4A7C15)
     for w in range(len(words)):
@@ -58,7 +58,7 @@ def hash_of(words):
     return h
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def table_of(rows):
     """Open addressing: int64 array, size a power of two, of row numbers (-1: empty)."""
     size = 64
@@ -74,7 +74,7 @@ def table_of(rows):
     return table
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def find(table, rows, words):
     """The row equal to ``words``, or -1."""
     mask = len(table) - 1

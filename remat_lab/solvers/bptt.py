@@ -89,7 +89,7 @@ def msm_table(T: int, M: int, alpha: int, convention: str = "every tensor") -> n
     return _mixed_table(T, M, alpha, convention == "stored", np.zeros(0, kind))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _convex_table(T, M, internal):
     """HSM (internal=0) or ISM (internal=1).
 
@@ -117,7 +117,7 @@ def _convex_table(T, M, internal):
     return table
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _mixed_table(T, M, alpha, stored, like):
     """MSM. The two minima over y are plain array sweeps, one operand stored reversed so that they vectorize.
 
@@ -189,7 +189,7 @@ def _table_for(chain: Chain, m: int, convention: str) -> np.ndarray:
     return tables["table"]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def hsm_moves(T, m):
     """Moves of HSM. A length t up to binom(m + r, m) needs each step advanced at most r times; any split
     whose left part needs at most r - 1 and whose right part, with one slot fewer, at most r is best."""
@@ -219,7 +219,7 @@ def hsm_moves(T, m):
     return moves[:count].copy()
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def ism_moves(T, m):
     """Moves of ISM; as :func:`hsm_moves`, with reach binom(m + r, m) - 1 and step y itself taken once."""
     moves = np.empty((T + 1, 2), dtype=np.int64)
@@ -249,7 +249,7 @@ def ism_moves(T, m):
     return moves[:count].copy()
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _mixed_moves(table, T, m, alpha, stored):
     """Moves of MSM, found again from the costs: the first split that attains each."""
     moves = np.empty((2 * T + 1, 2), dtype=np.int64)

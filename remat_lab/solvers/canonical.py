@@ -135,7 +135,7 @@ def _segments(bits: np.ndarray, n: int) -> np.ndarray:
     return segment
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _cached(segment, succ_start, succ_index):
     """bool per node: on some boundary, that is, with a successor in a later segment."""
     n = len(segment)
@@ -148,7 +148,7 @@ def _cached(segment, succ_start, succ_index):
     return kept
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _canonical_ops(
     segment,
     kept,

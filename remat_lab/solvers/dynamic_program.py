@@ -124,7 +124,7 @@ def _answer(transitions: Transitions, fronts: tuple[np.ndarray, ...]) -> np.ndar
     return np.array(path[::-1], dtype=np.int64)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _shared(key, bits, steps, node_memory):
     """T and M of the nodes in both sets."""
     time = np.int64(0)
@@ -140,7 +140,7 @@ def _shared(key, bits, steps, node_memory):
     return time, memory
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _rooms(budget, memory, arriving, waist):
     """Per set: the room of its own test, and the most room that any set behind it as a waist has."""
     sets = len(memory)
@@ -151,7 +151,7 @@ def _rooms(budget, memory, arriving, waist):
     return room, behind
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _least_cache(
     budget,
     row_count,
@@ -260,7 +260,7 @@ def _least_cache(
     return weight, source, level
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _reach(
     budget,
     level,
@@ -335,14 +335,14 @@ def _reach(
     return reach
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _wider(array, size):
     out = np.empty(size, dtype=array.dtype)
     out[: len(array)] = array
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _fronts(
     budget,
     largest,

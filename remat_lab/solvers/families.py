@@ -142,7 +142,7 @@ def _list(graph: ComputationGraph, partial: int, limit: int) -> np.ndarray | Non
     return None if len(found) == 0 else frozen(found)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _prefixes(order, words):
     out = np.zeros((len(order), words), dtype=np.uint64)
     for i in range(len(order)):
@@ -152,7 +152,7 @@ def _prefixes(order, words):
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _lower_sets(n, most, limit, before, after, is_partial):
     """Each lower set once, without a table of those seen; an empty array if there are more than ``limit``.
 
@@ -194,7 +194,7 @@ def _lower_sets(n, most, limit, before, after, is_partial):
     return out[:count].copy()
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _is_parent_step(child, added, n, most, after, is_partial):
     """Whether ``added`` is the element that ``child``'s parent lacks, and ``child`` belongs to the family."""
     words = len(child)

@@ -120,7 +120,7 @@ def check_sequence(graph: ComputationGraph, sequence: np.ndarray) -> np.ndarray:
     return sequence
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _ancestors(n, pred_start, pred_index):
     words = (n + 63) // 64
     out = np.zeros((n, words), dtype=np.uint64)
@@ -133,7 +133,7 @@ def _ancestors(n, pred_start, pred_index):
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _describe(bits, memory, pred_start, pred_index, succ_start, succ_index):
     """M(L), bd(L) as CSR, and the arriving term of every set."""
     sets = len(bits)

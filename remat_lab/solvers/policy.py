@@ -185,7 +185,7 @@ def moves_of(pairs: Iterable[tuple[int, int]]) -> np.ndarray:
     return np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _compile(T, moves):
     """Ops of the joint graph, in order. Frames: (start, steps), or (step, -1) for a pending backward."""
     frames = np.empty((2 * T + 8, 2), dtype=np.int64)

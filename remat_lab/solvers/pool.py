@@ -155,7 +155,7 @@ class _Lists:
 # spare[1] on have never been used.
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, nogil=True, inline="always")
 def _take(spare, up):
     x = spare[0]
     if x >= 0:
@@ -166,7 +166,7 @@ def _take(spare, up):
     return x
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _drop(x, row, s, q, m, up, down, low, high, spare):
     """Take node x out of its list."""
     above, under = up[x], down[x]
@@ -182,7 +182,7 @@ def _drop(x, row, s, q, m, up, down, low, high, spare):
     spare[0] = x
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def insert(row, s, new_q, new_m, set_, q, m, owner, up, down, low, high, spare):
     """Put a state on its staircase unless it is beaten there; forget those it beats."""
     under = -1
@@ -214,7 +214,7 @@ def insert(row, s, new_q, new_m, set_, q, m, owner, up, down, low, high, spare):
         low[row, s] = x
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def move_row(kind, source, target, room, first, last, q, m, owner, up, down, low, high, spare):
     """Do one move of the plan; states whose q exceeds ``room`` fit nowhere any more and are left behind.
 

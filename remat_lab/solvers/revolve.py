@@ -40,7 +40,7 @@ def revolve_policy(chain: Chain, snapshots: int) -> Policy:
     return remembered(chain, ("revolve", s), lambda: Policy(chain, s, revolve_moves(chain.steps, s)))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def revolve_moves(T, m):
     """Moves of Revolve: the largest best split, so that the right part is as short as it may be.
 

@@ -179,7 +179,7 @@ def rotor_policy(chain: Chain, table: Table, m: int) -> Policy:
 
 
 # -- kernels -------------------------------------------------------------------------------------------------
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _table(cost, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third):
     inputs, L, M = cost.shape[0], cost.shape[1], cost.shape[3] - 1
     for length in range(1, L + 1):
@@ -219,7 +219,7 @@ def _table(cost, hidden, internal, hold, moving, drop, advance, keep, backward, 
                                 row[m] = min(row[m], run + kept[k] + right[m - push] + left[m])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _uniform_table(
     inputs, L, M, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third
 ):
@@ -255,7 +255,7 @@ def _uniform_table(
     return cost
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _trace(cost, m, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third):
     """Moves of the whole chain with memory m: the least candidate of each segment, found again."""
     inputs, L, M = cost.shape[0], cost.shape[1], cost.shape[3] - 1
@@ -306,7 +306,7 @@ def _trace(cost, m, hidden, internal, hold, moving, drop, advance, keep, backwar
     return moves[:count].copy()
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _trace_uniform(
     cost, m, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third
 ):

@@ -132,7 +132,7 @@ def _direct_sources(family: Family) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return waist, *_grow(family.bits, waist, before, after, below, table)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _weigh(bits, start, source, bd_start, bd_index, steps, node_memory):
     """T and M of bd(L') \\ L for every direct source L of every set L'."""
     count = len(source)
@@ -148,7 +148,7 @@ def _weigh(bits, start, source, bd_start, bd_index, steps, node_memory):
     return out_steps, out_memory
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _fed_from_aside(before, below, ancestors):
     """For each node f: its descendants that have an input neither below, nor above, nor equal to f."""
     n, words = before.shape
@@ -163,7 +163,7 @@ def _fed_from_aside(before, below, ancestors):
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _local_waists(bits, below, ancestors, foreign, deepest_first, table, shared_by):
     r"""For each set b the deepest f whose W = b \ below(f) is in the family and shared by enough sets.
 
@@ -203,7 +203,7 @@ def _local_waists(bits, below, ancestors, foreign, deepest_first, table, shared_
     return chosen
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _equal(a, b):
     for w in range(len(a)):
         if a[w] != b[w]:
@@ -211,7 +211,7 @@ def _equal(a, b):
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _grow(bits, waist, before, after, below, table):
     """Direct sources of a family that splits: b \\ V for connected up-sets V of b that leave some of b \\ waist.
 
@@ -336,7 +336,7 @@ def _grow(bits, waist, before, after, below, table):
     return start, source[:count].copy()
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _is_connected_step(a, b, base, neighbours, inside, part):
     """Whether a < b, b \\ a is connected, and a does not lie below ``base``. The last two are work space."""
     words = len(a)
@@ -360,7 +360,7 @@ def _is_connected_step(a, b, base, neighbours, inside, part):
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _scan(bits, waist, neighbours, table):
     """Direct sources of any family: every pair within a stage is looked at."""
     sets, words = bits.shape
@@ -414,7 +414,7 @@ def _scan(bits, waist, neighbours, table):
     return start, source[:count].copy()
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _flood(first, inside, neighbours, part, waiting):
     """Into ``part``: what is connected with node ``first`` within ``inside``."""
     words = len(inside)

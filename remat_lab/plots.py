@@ -139,9 +139,11 @@ def plot_graph(
     height = (float(py.max(initial=0)) + 1) * 0.115 * 64 / max(width, 24) + (0.9 if names else 0.4)
     axes = _axes(ax, (7.2, max(0.9, height)))
     _wires(axes, places.edges, x, y, row, places.backward)
-    runs = schedule.run_counts if schedule is not None else np.ones(joint.n_ops, dtype=np.int64)
-    again = (runs > 1) & ~joint.op_backward
-    once = ~again & ~joint.op_backward
+    ran = schedule.run_counts > 0 if schedule is not None else np.ones(joint.n_ops, dtype=bool)
+    again = schedule.computed_again & ~joint.op_backward if schedule is not None else np.zeros_like(ran)
+    once = ran & ~again & ~joint.op_backward
+    idle = ~ran
+    axes.plot(x[idle], y[idle], linestyle="", marker=".", markersize=2, color=_LINE, zorder=3)
     for kind, chosen, label in (
         ("kept", once, "computed once" if schedule is not None else "forward"),
         ("recomputed", again, "computed again"),

@@ -101,6 +101,13 @@ class Schedule:
         again[runs[first]] = False
         return frozen(again)
 
+    @cached_property
+    def computed_again(self) -> np.ndarray:
+        """bool per op: one of its runs is a recomputation."""
+        again = np.zeros(self.joint.n_ops, dtype=bool)
+        again[self.actions[self.is_recomputation]] = True
+        return frozen(again)
+
     @property
     def recomputed_ops(self) -> int:
         """Number of runs beyond each op's first, alternatives counted together."""

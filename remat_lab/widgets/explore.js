@@ -287,8 +287,8 @@ class Explorer {
   #drawGraph(i) {
     const { points } = this, found = points.strips_of.get(i);
     this.graph.draw({
-      state: (op) => (i < 0 || !found ? WAITING : points.backward[op] ? GRADIENT : found.again[op] ? RECOMPUTED : KEPT),
-      describe: (op) => `${points.op_names[op]}${found?.again[op] ? ": computed again" : ""}`,
+      state: (op) => (i < 0 || !found?.again[op] ? WAITING : points.backward[op] ? GRADIENT : found.again[op] > 1 ? RECOMPUTED : KEPT),
+      describe: (op) => `${points.op_names[op]}${["", "", ": computed again"][found?.again[op] ?? 0]}`,
     });
   }
 
@@ -311,10 +311,12 @@ class Explorer {
   #paintFrontier(c, plot) {
     const { points, theme } = this;
     if (!points) return;
-    const top = 100 * Math.max(0.05, 1.15 * Math.max(...points.ratio));
+    // A chain's least budgets may cost tenfold: what is far above the rest is cut, so that the rest can be read.
+    const usual = 2.5 * points.ratio[Math.floor(0.2 * points.count)], most = Math.max(...points.ratio);
+    const top = 100 * Math.max(0.05, most > 2 * usual && usual > 0 ? usual : 1.15 * most);
     plot.grid(c, top, (t) => `${+t.toPrecision(3)}%`);
     const x = (b) => EDGE.left + (plot.w * (b - points.low)) / (points.high - points.low);
-    const y = (r) => plot.floor - (plot.h * 100 * r) / top;
+    const y = (r) => Math.max(EDGE.top - 4, plot.floor - (plot.h * 100 * r) / top);
     c.fillStyle = theme.soft;
     const step = niceTicks(points.high - points.low, plot.w > 420 ? 5 : 3)[1];
     for (let t = Math.ceil(points.low / step) * step; t <= points.high; t += step) c.fillText(shortBytes(t), Math.min(x(t), EDGE.left + plot.w - 16), plot.floor + 7);
@@ -352,16 +354,18 @@ class Explorer {
   #paintMemory(c, plot) {
     const { points, theme } = this;
     if (!points) return;
-    const top = 1.1 * points.vanilla_peak, dx = plot.w / points.slots;
+    const top = 1.1 * points.vanilla_peak, i = this.point, longer = 1 + (points.ratio[i] ?? 0);
+    const axis = Math.max(1.35, longer), unit = plot.w / axis; // in vanilla's times; steady while overheads are small
+    const plain = unit / points.slots, dx = (unit * longer) / points.slots;
     const y = (bytes) => plot.floor - (plot.h * bytes) / top;
     c.fillStyle = theme.line;
     c.beginPath(); // one path: translucent bars beside each other would show their seams
     c.moveTo(EDGE.left, plot.floor);
-    points.vanilla.forEach((bytes, s) => { c.lineTo(EDGE.left + s * dx, y(bytes)); c.lineTo(EDGE.left + (s + 1) * dx, y(bytes)); });
-    c.lineTo(EDGE.left + plot.w, plot.floor);
+    points.vanilla.forEach((bytes, s) => { c.lineTo(EDGE.left + s * plain, y(bytes)); c.lineTo(EDGE.left + (s + 1) * plain, y(bytes)); });
+    c.lineTo(EDGE.left + unit, plot.floor);
     c.fill();
     plot.grid(c, top, (t) => (t ? shortBytes(t) : "0"));
-    const found = points.strips_of.get(this.point);
+    const found = points.strips_of.get(i);
     if (found) {
       for (let s = 0; s < points.slots; s++) {
         let from = 0;
@@ -377,9 +381,8 @@ class Explorer {
     c.fillStyle = theme.soft;
     c.textAlign = "center";
     c.textBaseline = "top";
-    const plain = points.span / (1 + Math.max(0, ...points.ratio));
     c.fillText("start", EDGE.left + 12, plot.floor + 7);
-    if (points.span) c.fillText("vanilla done", EDGE.left + Math.min((plot.w * plain) / points.span, plot.w - 34), plot.floor + 7);
+    if (points.plain_time) c.fillText("vanilla done", EDGE.left + Math.max(64, Math.min(unit, plot.w - 34)), plot.floor + 7);
     if (this.budget <= top) {
       const at = Math.round(y(this.budget)) + 0.5;
       c.strokeStyle = theme.ink;

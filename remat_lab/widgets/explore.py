@@ -1,6 +1,6 @@
 """explore(): a budget slider over a method's frontier.
 
-The whole frontier travels once: its points, each point's memory over the clock in 300 slots, and which ops it
+The whole frontier travels once: its points, each point's memory in 300 slots of its own time, and which ops it
 computes again. A slider move is then a lookup and a redraw in the browser; the kernel hears of it afterwards.
 Frontiers are made in a thread, so cells can run meanwhile; a view shows how far it is and can cancel it.
 """
@@ -22,7 +22,7 @@ from ..schedule import Schedule
 from ..simulate import TRACE_CATEGORIES, Trace, simulate
 from ..units import format_bytes, parse_budget
 from .base import View, script, style
-from .film import film, graph_parts, pack, strip
+from .film import film, graph_parts, pack, strip, use_of_ops
 from .still import trace_picture
 
 SLOTS = 300
@@ -157,28 +157,23 @@ class Explorer(View):
         return parse_budget(wanted, vanilla_peak(self.problem)) or int(found.budget[-1])
 
     # -- what is sent --------------------------------------------------------------------------------------------
-    @property
-    def _span(self) -> float:
-        return float(self._vanilla.time[-1]) if len(self._vanilla.time) else 0.0
-
     def _packet(self, found: Frontier, rev: int, heard: Any) -> bytes:
         header, arrays = graph_parts(self.problem.joint)
         count = len(found)
         chosen = np.unique(np.linspace(0, count - 1, min(count, STRIPS)).round().astype(np.int64))
-        span = self._span * (1 + float(found.overhead_ratio.max(initial=0.0)))
         strips, again = [], []
         for i in chosen.tolist():
             heard(i, count)
             trace = simulate(found.solutions[i].schedule)
-            strips.append(strip(trace, SLOTS, span))
-            again.append(trace.schedule.run_counts > 1)
+            strips.append(strip(trace, SLOTS))
+            again.append(use_of_ops(trace.schedule))
         header.update(
             rev=rev,
             title=self.problem.joint.name or "this graph",
             method=found.method,
             categories=list(TRACE_CATEGORIES),
             slots=SLOTS,
-            span=span,
+            plain_time=float(self._vanilla.time[-1]) if len(self._vanilla.time) else 0.0,
             vanilla_peak=self._vanilla.peak,
             status=[s.status for s in found.solutions],
             recomputed=[s.schedule.recomputed_ops for s in found.solutions],
@@ -190,18 +185,17 @@ class Explorer(View):
             chosen=("i4", chosen),
             strips=("f4", np.array(strips)),
             again=("u1", np.array(again)),
-            vanilla=("f4", strip(self._vanilla, SLOTS, span).sum(axis=1)),
+            vanilla=("f4", strip(self._vanilla, SLOTS).sum(axis=1)),
         )
         return pack(header, arrays)
 
     def _one_strip(self, found: Frontier, i: int) -> bytes:
         trace = simulate(found.solutions[i].schedule)
-        span = self._span * (1 + float(found.overhead_ratio.max(initial=0.0)))
         return pack(
             {"rev": self._rev, "point": i},
             {
-                "strip": ("f4", strip(trace, SLOTS, span)),
-                "again": ("u1", trace.schedule.run_counts > 1),
+                "strip": ("f4", strip(trace, SLOTS)),
+                "again": ("u1", use_of_ops(trace.schedule)),
             },
         )
 

@@ -68,6 +68,7 @@ class Film {
     this.position = 0;
     this.live = new Uint8Array(this.values);
     this.runs = new Int32Array(this.ops); // how often each op has run so far
+    this.repeats = new Int32Array(this.ops); // how many of those runs compute something again
     this.held = new Int32Array(this.ops); // how many of the values it wrote are held
     this.liveCount = 0;
   }
@@ -83,19 +84,15 @@ class Film {
     for (let op = 0; op < this.ops; op++) {
       for (let e = ws[op]; e < ws[op + 1]; e++) this.writer_index[at[wi[e]]++] = op;
     }
-    // What each action brings to life, so that it can be undone; and which runs are repeats.
-    this.again = new Uint8Array(length);
+    // What each action brings to life, so that it can be undone.
     this.new_start = new Int32Array(length + 1);
     const fresh = [];
     const live = new Uint8Array(values);
-    const seen = new Uint8Array(this.ops);
     let total = 0;
     for (let step = 0; step < length; step++) {
       const code = this.actions[step];
       if (code < 0) live[~code] = 0;
       else {
-        this.again[step] = seen[code];
-        seen[code] = 1;
         for (let e = ws[code]; e < ws[code + 1]; e++) {
           if (!live[wi[e]]) { live[wi[e]] = 1; fresh.push(wi[e]); }
         }
@@ -140,6 +137,7 @@ class Film {
     const code = this.actions[step];
     if (code < 0) { this.#set(~code, 0); return; }
     this.runs[code] += 1;
+    this.repeats[code] += this.again[step];
     for (let e = this.new_start[step]; e < this.new_start[step + 1]; e++) this.#set(this.new_index[e], 1);
   }
 
@@ -147,6 +145,7 @@ class Film {
     const code = this.actions[step];
     if (code < 0) { this.#set(~code, 1); return; }
     this.runs[code] -= 1;
+    this.repeats[code] -= this.again[step];
     for (let e = this.new_start[step]; e < this.new_start[step + 1]; e++) this.#set(this.new_index[e], 0);
   }
 
@@ -155,7 +154,7 @@ class Film {
     if (!this.runs[op]) return WAITING;
     if (this.backward[op]) return this.held[op] ? GRADIENT : DONE;
     if (!this.held[op]) return DROPPED;
-    return this.runs[op] > 1 ? RECOMPUTED : KEPT;
+    return this.repeats[op] ? RECOMPUTED : KEPT;
   }
 
   /** The op running at the moment, -1 at the start and while a value is freed. */

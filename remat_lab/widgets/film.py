@@ -84,6 +84,7 @@ def trace_header(trace: Trace, title: str = "") -> dict[str, Any]:
 def trace_arrays(trace: Trace) -> dict[str, tuple[str, np.ndarray]]:
     return {
         "actions": ("i4", trace.schedule.actions),
+        "again": ("u1", trace.schedule.is_recomputation),
         "bytes": ("f8", trace.bytes),
         "during": ("f8", trace.during),
         "time": ("f8", trace.time),
@@ -114,6 +115,11 @@ def graph_parts(joint: JointGraph) -> tuple[dict[str, Any], dict[str, tuple[str,
         "edges": ("i4", places.edges),
         "crossing": ("i4", places.crossing),
     }
+
+
+def use_of_ops(schedule: Schedule) -> np.ndarray:
+    """0, 1 or 2 per op, uint8: it never runs (an alternative that is not taken), runs once, is computed again."""
+    return np.where(schedule.computed_again, 2, np.minimum(schedule.run_counts, 1)).astype(np.uint8)
 
 
 def describe(trace: Trace) -> str:

@@ -207,15 +207,15 @@ class GraphView {
   /** A ring round the running op, lines to what it reads, and its name; a dashed ring where a value goes. */
   #highlight(c, op, shown, freed) {
     const { theme, film, cell } = this, top = this.scroll;
-    const colour = film.backward[op] ? theme.states[GRADIENT] : theme.states[shown.runs?.[op] > 1 ? RECOMPUTED : KEPT];
+    const colour = film.backward[op] ? theme.states[GRADIENT] : theme.states[shown.repeats?.[op] ? RECOMPUTED : KEPT];
     c.strokeStyle = colour;
     c.lineWidth = 1.6;
     c.beginPath();
     for (let e = film.read_start[op]; freed < 0 && e < film.read_start[op + 1]; e++) {
       const value = film.read_index[e];
       if (film.resident(value)) continue;
-      const from = film.writer_index[film.writer_start[value + 1] - 1];
-      if (from === op || this.row[from] !== this.row[op]) continue;
+      const from = this.#writerOf(value, shown);
+      if (from < 0 || from === op || this.row[from] !== this.row[op]) continue;
       c.moveTo(this.x[from], this.y[from] - top);
       c.lineTo(this.x[op], this.y[op] - top);
     }

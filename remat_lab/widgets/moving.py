@@ -93,11 +93,12 @@ def _states(trace: Trace) -> list[list[tuple[int, str]]]:
     joint = trace.joint
     state = ["waiting"] * joint.n_ops
     out: list[list[tuple[int, str]]] = [[(0, "waiting")] for _ in state]
-    runs = np.zeros(joint.n_ops, dtype=np.int64)
+    ran, again = np.zeros(joint.n_ops, dtype=bool), np.zeros(joint.n_ops, dtype=bool)
     live = np.zeros(joint.n_values, dtype=bool)
     for step, code in enumerate(trace.schedule.actions.tolist()):
         if code >= 0:
-            runs[code] += 1
+            ran[code] = True
+            again[code] |= trace.schedule.is_recomputation[step]
             live[joint.writes.row(code)] = True
             touched = {code}
         else:
@@ -105,12 +106,12 @@ def _states(trace: Trace) -> list[list[tuple[int, str]]]:
             touched = set(joint.writers.row(~code).tolist())
         for op in touched:
             held = bool(live[joint.writes.row(op)].any())
-            if not runs[op]:
+            if not ran[op]:
                 continue
             if joint.op_backward[op]:
                 now = "gradient" if held else "done"
             else:
-                now = ("recomputed" if runs[op] > 1 else "kept") if held else "dropped"
+                now = ("recomputed" if again[op] else "kept") if held else "dropped"
             if now != state[op]:
                 state[op] = now
                 out[op].append((step, now))

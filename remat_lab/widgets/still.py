@@ -11,7 +11,7 @@ from ..layout import layout
 from ..palette import CATEGORY_COLOURS, STATE_COLOURS
 from ..simulate import TRACE_CATEGORIES, Trace
 from ..units import format_bytes
-from .film import describe, strip
+from .film import describe, strip, use_of_ops
 
 _WIDTH, _LEFT, _RIGHT = 900, 70, 20
 _SLOTS = 320
@@ -20,7 +20,7 @@ _INK, _SOFT, _LINE = "#1f2328", "#57606a", "#d5dae0"
 
 def trace_picture(trace: Trace) -> str:
     """The graph with what is recomputed, and the memory timeline with budget and peak."""
-    graph, graph_height = _graph(trace.joint, trace.schedule.run_counts, 34)
+    graph, graph_height = _graph(trace.joint, use_of_ops(trace.schedule), 34)
     plot, plot_height = _memory(trace, graph_height + 44, 170)
     height = graph_height + plot_height + 54
     title = _text(_LEFT, 20, describe(trace), size=14, weight=600)
@@ -57,7 +57,7 @@ def _text(x: float, y: float, text: str, *, size: int = 11, weight: int = 400, a
     )
 
 
-def _graph(joint: JointGraph, runs: np.ndarray, top: float) -> tuple[str, float]:
+def _graph(joint: JointGraph, use: np.ndarray, top: float) -> tuple[str, float]:
     """Ops as small marks: kept, computed again (diamonds), backward (circles)."""
     places = layout(joint)
     width = _WIDTH - 2 * 30
@@ -73,9 +73,11 @@ def _graph(joint: JointGraph, runs: np.ndarray, top: float) -> tuple[str, float]
     side, tip, ring = f"{2 * r:.1f}", f"{1.3 * r:.1f}", f"a{r:.1f} {r:.1f} 0 1 0"
     for op in range(joint.n_ops):
         px, py = left + (x[op] + 0.5) * cell, top + (y[op] + 0.5) * cell
+        if not use[op]:
+            continue
         if joint.op_backward[op]:
             marks["gradient"] += f"M{px - r:.1f} {py:.1f}{ring} {side} 0{ring} -{side} 0"
-        elif runs[op] > 1:
+        elif use[op] > 1:
             marks["recomputed"] += f"M{px:.1f} {py - 1.3 * r:.1f}l{tip} {tip} -{tip} {tip} -{tip} -{tip}z"
         else:
             marks["kept"] += f"M{px - r:.1f} {py - r:.1f}h{side}v{side}h-{side}z"

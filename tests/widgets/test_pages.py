@@ -152,10 +152,13 @@ def test_scrubbing_and_zoom(look: Look, pages: Path) -> None:
     assert plan.schedule.joint.op_names[3] in page.locator(".rl-tip").inner_text()
 
 
-@pytest.mark.parametrize("name", ["branches", "chain"])
+@pytest.mark.parametrize("name", ["branches", "chain", "recurrent"])
 def test_the_page_says_what_python_says_at_every_step(look: Look, tmp_path: Path, name: str) -> None:
-    graph = graphs.branches() if name == "branches" else graphs.chain(40, memory=12_345_000)
-    plan = rl.solve(graph, "min")
+    plan = {
+        "branches": lambda: rl.solve(graphs.branches(), "min"),
+        "chain": lambda: rl.solve(graphs.chain(40, memory=12_345_000), "min"),
+        "recurrent": lambda: rl.solve(rl.Chain(20, hidden=4_000, internal=12_500), "30%", "revolve"),
+    }[name]()
     page = look(rl.save_html(plan, tmp_path / "page.html"))
     said = page.evaluate(
         """() => { const f = document.querySelector('.rl-player').remat.film, out = [];
@@ -168,6 +171,8 @@ def test_the_page_says_what_python_says_at_every_step(look: Look, tmp_path: Path
         assert sentence == walk.goto(position)
         assert held == walk.bytes and count == len(walk.live)
     assert said[1] == [count for _, _, count in said[0]]
+    again = page.evaluate("[...document.querySelector('.rl-player').remat.film.again]")
+    assert again == plan.schedule.is_recomputation.astype(int).tolist()
 
 
 def test_bytes_are_written_as_in_python(look: Look, pages: Path) -> None:

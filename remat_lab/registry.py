@@ -39,7 +39,7 @@ class Solution:
     details : the family's own object (a lower-set sequence, a policy table, ...)
     status : "optimal" (proven, within the family and accounting) or "feasible"
     paper_peak, paper_overhead : the method's own formula, reported under ``accounting="paper"``
-    bound : a proven lower bound on the overhead of any schedule within the budget, if the method has one
+    bound : a proven lower bound on the overhead of any schedule of the method's family within the budget
     """
 
     schedule: Schedule
@@ -106,6 +106,11 @@ _BUILTIN = (
     "remat_lab.solvers.revolve",
     "remat_lab.solvers.chen_chains",
     "remat_lab.solvers.rotor",
+    "remat_lab.solvers.dtr",
+    "remat_lab.solvers.local_search",
+    "remat_lab.solvers.checkmate",
+    "remat_lab.solvers.retention",
+    "remat_lab.solvers.oracle",
     "remat_lab.torch_methods",
 )
 _loaded = False

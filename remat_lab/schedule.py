@@ -53,12 +53,12 @@ class Schedule:
             )
 
     @classmethod
-    def from_ops(cls, joint: JointGraph, ops: Iterable[int]) -> Schedule:
+    def from_ops(cls, joint: JointGraph, ops: Iterable[int], *, hold_outputs: bool = True) -> Schedule:
         """Run these ops in this order and free every instance of a value right after its last use.
 
         This is the liveness analysis of Kusumoto et al. (section 4.4 of the paper's accounting): it removes
         no computation. A value computed again is freed after the last use of its earlier instance; an output of
-        the graph is never freed.
+        the graph is never freed, unless ``hold_outputs`` is False: then its earlier instances are, too.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class Schedule:
             )
         keep = np.zeros(joint.n_values, dtype=np.bool_)
         keep[joint.outputs] = True
-        actions = _insert_frees(order, *joint.reads, *joint.writes, joint.writer_count, keep)
+        actions = _insert_frees(order, *joint.reads, *joint.writes, joint.writer_count, keep, hold_outputs)
         return cls(joint, actions)
 
     @classmethod
@@ -153,20 +153,18 @@ class Schedule:
 
 
 @njit(cache=True, nogil=True)
-def _insert_frees(order, read_start, read_index, write_start, write_index, writer_count, keep):
+def _insert_frees(order, read_start, read_index, write_start, write_index, writer_count, keep, hold_outputs):
     """Actions of ``order`` with each value instance freed after its last use.
 
-    One backward scan: a value is needed after position p if the next thing that happens to it is a read.
-    An accumulated value (several writers) has one instance, from its first contribution to its last use.
+    One backward scan. An instance starts at the latest run from which on every writer of the value
+    contributes before the instance's first read: for a value with one writer, simply its latest run. A
+    contribution to no instance is freed at once.
     """
     n = len(order)
-    values = len(writer_count)
-    first_write = np.full(values, n, dtype=np.int64)
-    for p in range(n - 1, -1, -1):
-        op = order[p]
-        for e in range(write_start[op], write_start[op + 1]):
-            first_write[write_index[e]] = p
     needed = keep.copy()
+    missing = writer_count.copy()  # writers still to be found for the instance that is needed
+    stamp = np.zeros(len(writer_count), dtype=np.int64)  # number of the search for writers
+    found = np.full(len(write_index), -1, dtype=np.int64)  # the search that found this write, -1: none
     capacity = n + 16
     for p in range(n):
         op = order[p]
@@ -180,14 +178,26 @@ def _insert_frees(order, read_start, read_index, write_start, write_index, write
             if not needed[value]:
                 at -= 1
                 out[at] = ~value
-            # An output, once there, stays: a training step may want new buffers before the backward pass ends.
-            needed[value] = keep[value] or (writer_count[value] > 1 and p > first_write[value])
+            elif found[e] != stamp[value]:
+                found[e] = stamp[value]
+                missing[value] -= 1
+                if missing[value] == 0:
+                    # An output, once there, stays: a training step may want new buffers before the backward
+                    # pass ends.
+                    needed[value] = keep[value] and hold_outputs
+                    missing[value] = writer_count[value]
+                    stamp[value] += 1
         for e in range(read_start[op], read_start[op + 1]):
             value = read_index[e]
-            if writer_count[value] > 0 and not needed[value]:
+            if writer_count[value] == 0:
+                continue
+            if not needed[value]:
                 needed[value] = True
                 at -= 1
                 out[at] = ~value
+            elif missing[value] < writer_count[value]:  # the instance must be complete at this earlier read
+                missing[value] = writer_count[value]
+                stamp[value] += 1
         at -= 1
         out[at] = op
     return out[at:].copy()

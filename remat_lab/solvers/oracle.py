@@ -42,8 +42,8 @@ def oracle_ops(joint: JointGraph, budget: int | None, *, order: str = "any", sta
     joint : JointGraph with at most 64 ops and 64 writes
     budget : bytes, or None
     order : which schedules compete. "any": all of them. "plain": those whose first runs keep the plain
-        order. "staged": of those, the ones in which the runs between two first runs ascend, which is the
-        space of Checkmate's program and of the retention intervals.
+        order. "staged": of those, the ones in which the runs between two first runs ascend and none follows
+        the last first run, which is the space of Checkmate's program and of the retention intervals.
     states : give up after this many states
 
     Raises
@@ -210,7 +210,7 @@ def _search(
             again = (done & _bit(op)) != 0
             if order > 0 and not again and op != first_undone:
                 continue
-            if order == 2 and again and op <= last:
+            if order == 2 and again and (op <= last or done == everything):
                 continue
             ready = True
             for e in range(read_start[op], read_start[op + 1]):

@@ -28,7 +28,12 @@ def main() -> None:
         return
     reference = json.loads((arguments.data / "reference" / "joint_graphs.json").read_text())["results"]
     cases = [
-        (row["graph"], row.get("budget") or row["budget_fraction"], row["retention_intervals"], row["checkmate"])
+        (
+            row["graph"],
+            row.get("budget") or row["budget_fraction"],
+            row["retention_intervals"],
+            row["checkmate"],
+        )
         for row in reference
     ]
     cases += [

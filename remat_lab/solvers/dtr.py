@@ -126,18 +126,13 @@ class Runtime:
             for value in self.reads[op]:
                 self.uses[value] -= 1
                 self._drop_if_dead(value)
+        self.locks[self.joint.outputs] += 1
         for value in self.joint.outputs.tolist():
-            if not self.complete[value]:
-                self._bring_back(value)
+            while not self.complete[value]:
+                self._execute(self._next_writer(value))
         return np.array(self.actions, dtype=np.int32)
 
     # -- running -------------------------------------------------------------------------------------------
-    def _bring_back(self, value: int) -> None:
-        self.locks[value] += 1
-        while not self.complete[value]:
-            self._execute(self._next_writer(value))
-        # stays locked: it is an output
-
     def _next_writer(self, value: int) -> int:
         return next(w for w in self.writers[value] if w not in self.given[value])
 

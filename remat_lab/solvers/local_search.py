@@ -25,6 +25,10 @@ from ..units import format_bytes
 #: Most pairs a solution may hold, as a multiple of the ops.
 ROOM = 3
 
+#: Weights of the bytes over the budget (as a share of it, summed over the runs) against time over plain time,
+#: taken in turn: a low weight lets the search cross infeasible ground.
+STRICT = (1.0, 0.3, 0.05, 0.01)
+
 
 def search(
     joint: JointGraph,
@@ -69,7 +73,7 @@ def search(
     )
     best = np.zeros(0, dtype=np.int64) if start is None else np.sort(start.astype(np.int64))
     best_excess, best_cost = _evaluate(best, budget, arrays)
-    _anneal(best, best_excess, best_cost, budget, 1, 1e-2, 1e-6, seed, ROOM * n, *arrays)  # compiles
+    _anneal(best, best_excess, best_cost, budget, 1, 1e-2, 1e-6, 1.0, seed, ROOM * n, *arrays)  # compiles
     began = clock.perf_counter()
     steps, round_number = 20_000, 0
     while True:
@@ -84,6 +88,7 @@ def search(
             steps,
             hot,
             1e-6,
+            STRICT[(round_number // 3) % len(STRICT)],
             seed + round_number,
             ROOM * n,
             *arrays,
@@ -95,7 +100,7 @@ def search(
         if left <= 0 or (best_excess == 0 and best_cost * plain <= enough + 1e-9):
             return _pruned(best, best_excess, budget, arrays), best_excess
         pace = steps / max(1e-3, now - begun)
-        steps = int(max(10_000, pace * min(left, max(1.0, seconds / 9))))
+        steps = int(max(10_000, pace * min(left, max(1.0, seconds / 16))))
         round_number += 1
 
 
@@ -260,6 +265,7 @@ def _anneal(
     steps,
     hot,
     cold,
+    strictness,
     seed,
     room,
     read_start,
@@ -305,7 +311,7 @@ def _anneal(
         keep,
         scratch,
     )
-    weight = 1.0 / budget
+    weight = strictness / budget
     stage_over = -1
     cooling = (cold / hot) ** (1.0 / max(1, steps - 1))
     heat = hot

@@ -67,8 +67,9 @@ def main() -> None:
             except (rl.InfeasibleBudget, ValueError) as error:
                 result, status = " | ", str(error).split(":")[0].split("(")[0]
             seconds = time.perf_counter() - begun
+            short = name.split("_w0")[0]
             print(
-                f"| {name.split('_w0')[0].split('_2')[0]} | {budget} | {best} | {method} | {result} | {seconds:.0f} | {status} |",
+                f"| {short} | {budget} | {best} | {method} | {result} | {seconds:.0f} | {status} |",
                 flush=True,
             )
 

@@ -300,7 +300,7 @@ def _value_graph(joint: JointGraph) -> _ValueGraph:
     return _ValueGraph(lists, lists.transposed(joint.n_values), time)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _neighborhoods(
     pool, evicted, up_start, up_index, down_start, down_index, writer_start, writer_index, op_time
 ):

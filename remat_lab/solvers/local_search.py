@@ -162,7 +162,7 @@ def _pruned(keys, excess, budget, arrays):
     return keys
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _order(keys, count, n):
     out = np.empty(n + count, dtype=np.int64)
     at = 0
@@ -177,7 +177,7 @@ def _order(keys, count, n):
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _measure(
     order,
     budget,
@@ -244,7 +244,7 @@ def _measure(
     return excess, spent - 1.0, over
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _add(keys, count, key):
     """Insert into the ascending keys unless present; returns the new count."""
     i = np.searchsorted(keys[:count], key)
@@ -256,7 +256,7 @@ def _add(keys, count, key):
     return count + 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _anneal(
     start,
     start_excess,

@@ -119,12 +119,12 @@ def oracle(joint: JointGraph, request: Request, order: str = "any", states: int 
     )
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _bit(i):
     return np.uint64(1) << np.uint64(i)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _search(
     budget,
     order,
@@ -364,7 +364,7 @@ def _search(
     return 1, np.empty(0, dtype=np.int64)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _slot(table, held_of, done_of, last_of, held, done, last):
     """Where a state is in the table, or where it belongs."""
     code = held * np.uint64(0x9E3779B97F4A7C15) ^ done * np.uint64(0xC2B2AE3D27D4EB4F)
@@ -383,7 +383,7 @@ def _slot(table, held_of, done_of, last_of, held, done, last):
     return at
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _worth(done, read_start, read_index, write_start, write_index, is_output, mask, useful):
     """Mask of the contributions that ops still to run may need, be it through recomputation.
 
@@ -405,7 +405,7 @@ def _worth(done, read_start, read_index, write_start, write_index, is_output, ma
     return worth
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _look_ahead(held, done, read_start, read_index, write_start, write_index, op_time, is_output, needed):
     """Time that must still be spent recomputing: of ops whose contribution is gone and waited for."""
     for value in range(len(needed)):
@@ -425,7 +425,7 @@ def _look_ahead(held, done, read_start, read_index, write_start, write_index, op
     return total
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _writes(write_start, write_index, op, value):
     for e in range(write_start[op], write_start[op + 1]):
         if write_index[e] == value:
@@ -433,7 +433,7 @@ def _writes(write_start, write_index, op, value):
     return False
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _grown(array, size):
     bigger = np.empty(size, dtype=array.dtype)
     bigger[: len(array)] = array

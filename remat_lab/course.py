@@ -279,12 +279,9 @@ def canonical(graph: ComputationGraph, *lower_sets: Iterable[str]) -> LowerSetSe
     from .solvers.canonical import sequence_of
     from .solvers.lower_sets import bits_of, check_sequence
 
-    wanted = [set(names) for names in lower_sets]
+    wanted = [_known(graph, names) for names in lower_sets]
     if not wanted or len(wanted[-1]) < len(graph):
         wanted.append(set(graph.names))
-    for names in wanted:
-        if unknown := sorted(names - set(graph.names)):
-            raise InvalidGraph(f"{unknown[0]!r} is no node; there are {', '.join(graph.names)}")
     bits = np.array([bits_of([graph.index_of[name] for name in names], len(graph)) for names in wanted])
     return sequence_of(graph, check_sequence(graph, bits))
 
@@ -311,8 +308,13 @@ def draw(graph: ComputationGraph, *lower_sets: Iterable[str], sizes: bool = True
     graph : ComputationGraph
     lower_sets : one lower set, or an increasing sequence of them, as names of nodes; none draws the graph alone
     sizes : whether to write M_v under each name
+
+    Raises
+    ------
+    InvalidGraph
+        If a set names no node of this graph.
     """
-    inside = [set(names) for names in lower_sets]
+    inside = [_known(graph, names) for names in lower_sets]
     segment = {
         v: next((i for i, names in enumerate(inside) if name in names), len(inside))
         for v, name in enumerate(graph.names)
@@ -370,6 +372,14 @@ def draw(graph: ComputationGraph, *lower_sets: Iterable[str], sizes: bool = True
         f"{body}</svg>"
     )
     return Drawing(svg, words)
+
+
+def _known(graph: ComputationGraph, names: Iterable[str]) -> set[str]:
+    """The names as a set, if they are all nodes of the graph."""
+    found = set(names)
+    if unknown := sorted(found - set(graph.names)):
+        raise InvalidGraph(f"{unknown[0]!r} is no node; there are {', '.join(graph.names)}")
+    return found
 
 
 def _places(graph: ComputationGraph) -> tuple[list[int], list[int]]:

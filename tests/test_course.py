@@ -141,3 +141,8 @@ def test_drawing_is_well_formed_frames_the_boundary_and_keeps_nodes_apart(branch
         box["fill"] == "none"
         for box in (e.attrib for e in ElementTree.fromstring(draw(branches).svg).iter("rect"))
     )
+
+
+def test_drawing_refuses_names_of_another_graph(branches):
+    with pytest.raises(rl.InvalidGraph, match="'u1b' is no node"):
+        draw(branches, {"s", "u1b"})

@@ -150,6 +150,7 @@ def execute(path: Path) -> nbformat.NotebookNode:
 def build_reference(out: Path) -> None:
     """pdoc's pages, in the site's colours."""
     pdoc.render.configure(docformat="numpy", template_directory=HERE / "pdoc", search=True, show_source=True)
+    sys.path.insert(0, str(ROOT))  # the checkout, installed or not
     package = importlib.import_module("remat_lab")
     names = [found.name for found in pkgutil.walk_packages(package.__path__, "remat_lab.")]
     wanted = [f"!{name}" if "._" in name else name for name in names]

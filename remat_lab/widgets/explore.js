@@ -92,7 +92,6 @@ class Explorer {
     this.title = h("h3", {});
     this.methodSelect = h("select", { class: "rl-select", "aria-label": "Method", change: () => this.#choose("method", this.methodSelect.value) });
     this.objectiveSelect = h("select", { class: "rl-select", "aria-label": "Objective", change: () => this.#choose("objective", this.objectiveSelect.value) });
-    for (const { name, summary } of this.model.get("methods")) this.methodSelect.append(h("option", { value: name, title: summary }, name));
     this.objectiveLabel = h("label", {}, "Objective", this.objectiveSelect);
     this.bar = h("progress", { "aria-label": "Solving" });
     this.workText = h("span", { "aria-live": "polite" });
@@ -157,6 +156,8 @@ class Explorer {
     else this.bar.removeAttribute("value");
     this.workText.className = state === "failed" ? "rl-message rl-bad" : "";
     this.workText.textContent = solving ? `solving ${status.method}` : state === "cancelled" ? "cancelled" : status.text ?? "";
+    const options = this.model.get("methods").map(({ name, summary }) => h("option", { value: name, title: summary }, name));
+    if (options.length !== this.methodSelect.options.length) this.methodSelect.replaceChildren(...options);
     this.methodSelect.value = this.model.get("method");
     const { objectives = [] } = this.model.get("methods").find((m) => m.name === this.methodSelect.value) ?? {};
     this.objectiveLabel.hidden = !objectives.length;
@@ -177,7 +178,7 @@ class Explorer {
     }
     this.points = new Points(packet);
     const { points } = this;
-    this.title.textContent = `${points.title} · vanilla ${formatBytes(points.vanilla_peak)}`;
+    this.title.textContent = `${points.title} · ${points.method} · vanilla ${formatBytes(points.vanilla_peak)}`;
     this.root.setAttribute("aria-label", `Explorer: ${points.title}`);
     this.graph?.dispose();
     this.graph = new GraphView(this.theme, points, { most: 220 });

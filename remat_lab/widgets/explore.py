@@ -202,6 +202,7 @@ class Explorer(View):
     # -- what is asked -------------------------------------------------------------------------------------------
     def _changed(self, change: Any) -> None:
         if change["name"] == "method":
+            self.methods = _choices(self.problem)  # one may have been registered since
             allowed: list[str] = next((m["objectives"] for m in self.methods if m["name"] == self.method), [])
             wanted = self.objective if self.objective in allowed else (allowed[0] if allowed else "")
             if wanted != self.objective:

@@ -71,8 +71,9 @@ class Costs(NamedTuple):
 class Table(NamedTuple):
     """C for every segment and memory, and what it was made from.
 
-    cost : float64 array, shape (inputs, L, L, slots + 1), or (inputs, L + 1, slots + 1) by length if the
-        stages are alike; ``inputs`` is 2 if inputs can be let go (index 1 is for those), else 1
+    cost : float64 array, shape (inputs, L, L, slots + 1); ``inputs`` is 2 if inputs can be let go (index 1 is
+        for those), else 1. If the stages are alike, by length: shape (inputs, 2, L + 1, slots + 1), the second
+        axis telling segments that end with the chain, before its backward pass begins, from the others.
     """
 
     cost: np.ndarray
@@ -80,15 +81,12 @@ class Table(NamedTuple):
     unit: float
     whole_range: bool
     third_move: bool
+    by_length: bool
 
     @property
     def total(self) -> np.ndarray:
         """Time of the whole chain for each memory, float64 of shape (slots + 1,)."""
-        return self.cost[0, -1] if self.by_length else self.cost[0, 0, -1]
-
-    @property
-    def by_length(self) -> bool:
-        return self.cost.ndim == 3
+        return self.cost[0, 1, -1] if self.by_length else self.cost[0, 0, -1]
 
 
 def charged_bytes(chain: Chain, charges: str) -> Costs:
@@ -126,8 +124,8 @@ def charged_bytes(chain: Chain, charges: str) -> Costs:
 def rotor_table(chain: Chain, unit: float, slots: int, charges: str = "rotor", moves: str = "all") -> Table:
     """C(s, t, m) for all segments and m = 0..slots, sizes rounded up to whole slots of ``unit`` bytes.
 
-    O(L^3 slots) time; O(L^2 slots) where all stages but the first and last are alike (those two are then
-    charged and timed as the dearest stage).
+    O(L^3 slots) time; O(L^2 slots) where all stages but the last are alike (in chains of 40 and more a
+    cheaper first stage is charged and timed as the others).
     """
     if charges not in CHARGES:
         raise ValueError(f"charges must be one of {CHARGES}, got {charges!r}")
@@ -139,24 +137,34 @@ def rotor_table(chain: Chain, unit: float, slots: int, charges: str = "rotor", m
     costs = Costs(**sizes, time=raw.time, kept_time=raw.kept_time)
     inputs = 2 if costs.drop.any() else 1
     whole, third = charges == "rotor", moves == "all" and not chain.keeps_input
-    if _alike(costs):
-        cost = _uniform_table(inputs, chain.steps, slots, *_dearest(costs), whole, third)
-        return Table(cost, costs, unit, whole, third)
     L = chain.steps
-    cost = np.full((inputs, L, L, slots + 1), np.inf)
-    _table(cost, *costs, whole, third)
-    return Table(cost, costs, unit, whole, third)
+    by_length = _alike(costs)
+    if by_length:
+        cost = np.full((inputs, 2, L + 1, slots + 1), np.inf)
+        _table_by_length(cost, *_two_kinds(costs), whole, third)
+    else:
+        cost = np.full((inputs, L, L, slots + 1), np.inf)
+        _table(cost, *costs, whole, third)
+    return Table(cost, costs, unit, whole, third, by_length)
 
 
 def _alike(costs: Costs) -> bool:
-    if len(costs.time) < 40:
-        return all((x[k == "drop" :] == x[-1]).all() for k, x in costs._asdict().items() if k != "moving")
-    return all((x[1:-1] == x[1]).all() for x in costs)
+    """Whether all stages but the last are alike; in long chains the first may be cheaper."""
+    L = len(costs.time)
+    if L < 3:
+        return False
+    for name, x in costs._asdict().items():
+        if (x[1:-1] != x[1]).any():
+            return False
+        if name not in ("moving", "drop") and (x[0] > x[1] or (x[0] != x[1] and L < 40)):
+            return False
+    return True
 
 
-def _dearest(costs: Costs) -> list[Any]:
-    """The dearest stage's costs, as scalars: each the largest, and what is gained the least."""
-    return [x[1:].min() if k == "drop" and len(x) > 1 else x.max() for k, x in costs._asdict().items()]
+def _two_kinds(costs: Costs) -> list[Any]:
+    """Costs of a stage as scalars, then those of the last: what it holds, keeps, its backward, its time."""
+    last = (costs.hold, costs.keep, costs.backward, costs.kept_time)
+    return [*(x[1] for x in costs), *(x[-1] for x in last)]
 
 
 def rotor_policy(chain: Chain, table: Table, m: int) -> Policy:
@@ -173,8 +181,8 @@ def rotor_policy(chain: Chain, table: Table, m: int) -> Policy:
         raise InfeasibleBudget(
             f"rotor needs at least {least} slots of {table.unit:g} B, got {m}", minimum=least
         )
-    trace = _trace_uniform if table.by_length else _trace
-    costs = _dearest(table.costs) if table.by_length else table.costs
+    trace = _trace_by_length if table.by_length else _trace
+    costs = _two_kinds(table.costs) if table.by_length else table.costs
     return Policy(chain, m, trace(table.cost, m, *costs, table.whole_range, table.third_move))
 
 
@@ -220,39 +228,39 @@ def _table(cost, hidden, internal, hold, moving, drop, advance, keep, backward, 
 
 
 @njit(cache=True, nogil=True)
-def _uniform_table(
-    inputs, L, M, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third
-):
-    """The same by length; entry [f, n, m] is C of n alike stages."""
-    cost = np.full((inputs, L + 1, M + 1), np.inf)
-    cost[:, 0, :] = 0.0
+def _table_by_length(
+    cost, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept,
+    hold_last, keep_last, backward_last, kept_last, whole, third,
+):  # fmt: skip
+    """The same for alike stages; entry [f, e, n, m] is C of n stages, with the chain's last among them if e."""
+    inputs, L, M = cost.shape[0], cost.shape[2] - 1, cost.shape[3] - 1
+    cost[:, :, 0, :] = 0.0
     for n in range(1, L + 1):
-        for f in range(inputs):
-            row = cost[f, n]
-            gain = drop if f == 1 else 0
-            keeps = max(hold + keep, backward - gain)
-            if n == 1:
-                for m in range(keeps, M + 1):
-                    row[m] = kept
-                continue
-            right, push = cost[0, n - 1], internal - gain
-            for m in range(max(keeps, push), M + 1):
-                row[m] = kept + right[min(M, m - push)]
-            for y in range(1, n):
-                need = hold + advance + (moving if y > 1 or (whole and n > 2) else 0)
-                left, right = cost[f, y], cost[inputs - 1, n - y]
-                for m in range(max(need, hidden), M + 1):
-                    row[m] = min(row[m], y * time + right[m - hidden] + left[m])
-                if third:
-                    low = max(need, hold + moving + keep, backward)
-                    if y == n - 1:
-                        for m in range(low, M + 1):
-                            row[m] = min(row[m], y * time + kept + left[m])
-                    else:
-                        right = cost[0, n - y - 1]
-                        for m in range(max(low, internal), M + 1):
+        for e in range(2):
+            holds = hold_last if e else hold
+            final = (keep_last, backward_last, kept_last) if e else (keep, backward, kept)
+            for f in range(inputs):
+                row = cost[f, e, n]
+                gain = drop if f == 1 else 0
+                if n == 1:
+                    for m in range(max(holds + final[0], final[1] - gain), M + 1):
+                        row[m] = final[2]
+                    continue
+                right, push = cost[0, e, n - 1], internal - gain
+                for m in range(max(holds + keep, backward - gain, push), M + 1):
+                    row[m] = kept + right[min(M, m - push)]
+                for y in range(1, n):
+                    need = holds + advance + (moving if y > 1 or (whole and n > 2) else 0)
+                    left, right = cost[f, 0, y], cost[inputs - 1, e, n - y]
+                    for m in range(max(need, hidden), M + 1):
+                        row[m] = min(row[m], y * time + right[m - hidden] + left[m])
+                    if third and y == n - 1:
+                        for m in range(max(need, holds + moving + final[0], final[1]), M + 1):
+                            row[m] = min(row[m], y * time + final[2] + left[m])
+                    elif third:
+                        right = cost[0, e, n - y - 1]
+                        for m in range(max(need, holds + moving + keep, backward, internal), M + 1):
                             row[m] = min(row[m], y * time + kept + right[m - internal] + left[m])
-    return cost
 
 
 @njit(cache=True, nogil=True)
@@ -307,41 +315,43 @@ def _trace(cost, m, hidden, internal, hold, moving, drop, advance, keep, backwar
 
 
 @njit(cache=True, nogil=True)
-def _trace_uniform(
-    cost, m, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third
-):
-    inputs, L, M = cost.shape[0], cost.shape[1] - 1, cost.shape[2] - 1
+def _trace_by_length(
+    cost, m, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept,
+    hold_last, keep_last, backward_last, kept_last, whole, third,
+):  # fmt: skip
+    inputs, L, M = cost.shape[0], cost.shape[2] - 1, cost.shape[3] - 1
     moves = np.empty((2 * L + 1, 2), dtype=np.int64)
-    stack = np.empty((2 * L + 8, 3), dtype=np.int64)
-    stack[0] = np.array([L, m, 0])
+    stack = np.empty((2 * L + 8, 4), dtype=np.int64)
+    stack[0] = np.array([L, m, 0, 1])
     top, count = 1, 0
     while top > 0:
         top -= 1
-        n, m, f = stack[top]
+        n, m, f, e = stack[top]
         if n == 0:
             continue
+        holds = hold_last if e else hold
+        final = (keep_last, backward_last, kept_last) if e else (keep, backward, kept)
         kind, split, best = 1, 1, np.inf
         gain = drop if f == 1 else 0
-        if n > 1 and m >= max(hold + keep, backward - gain, internal - gain):
-            best = kept + cost[0, n - 1, min(M, m - internal + gain)]
+        if n > 1 and m >= max(holds + keep, backward - gain, internal - gain):
+            best = kept + cost[0, e, n - 1, min(M, m - internal + gain)]
         for y in range(1, n):
-            need = hold + advance + (moving if y > 1 or (whole and n > 2) else 0)
+            need = holds + advance + (moving if y > 1 or (whole and n > 2) else 0)
             if m >= max(need, hidden):
-                value = y * time + cost[inputs - 1, n - y, m - hidden] + cost[f, y, m]
+                value = y * time + cost[inputs - 1, e, n - y, m - hidden] + cost[f, 0, y, m]
                 if value < best:
                     best, kind, split = value, 0, y
-            if third and m >= max(need, hold + moving + keep, backward):
-                value = np.inf
-                if y == n - 1:
-                    value = y * time + kept + cost[f, y, m]
-                elif m >= internal:
-                    value = y * time + kept + cost[0, n - y - 1, m - internal] + cost[f, y, m]
-                if value < best:
-                    best, kind, split = value, 1, y + 1
+            value = np.inf
+            if third and y == n - 1 and m >= max(need, holds + moving + final[0], final[1]):
+                value = y * time + final[2] + cost[f, 0, y, m]
+            elif third and y < n - 1 and m >= max(need, holds + moving + keep, backward, internal):
+                value = y * time + kept + cost[0, e, n - y - 1, m - internal] + cost[f, 0, y, m]
+            if value < best:
+                best, kind, split = value, 1, y + 1
         moves[count, 0], moves[count, 1] = kind, split
         count += 1
         right = m - hidden if kind == 0 else min(M, m - internal + (gain if split == 1 else 0))
-        stack[top] = np.array([split - kind, m, f])
-        stack[top + 1] = np.array([n - split, right, inputs - 1 if kind == 0 else 0])
+        stack[top] = np.array([split - kind, m, f, 0])
+        stack[top + 1] = np.array([n - split, right, inputs - 1 if kind == 0 else 0, e])
         top += 2
     return moves[:count].copy()

@@ -163,6 +163,23 @@ def test_predicted_and_measured_peaks_agree_within_one_percent(kind):
         assert abs(run.difference) <= 0.01 * run.predicted.peak, (method, run)
 
 
+@pytest.mark.slow
+def test_a_thousand_steps_in_six_percent_of_the_memory():
+    """The headline on a real LSTM; the parameters' gradients apart, in both measurements."""
+    chain = rl.Chain.from_rnn(nn.LSTMCell(32, 64), 1000, inputs=torch.randn(1000, 8, 32))
+    parameters = sum(4 * p.numel() for p in chain.stages.module.parameters())
+    standard = rl.plain_chain(chain)
+    want = [p.grad for p in chain.stages.module.parameters()]
+    chain.stages.module.zero_grad(set_to_none=True)
+    plan = rl.solve(chain, int(0.06 * (standard.peak - parameters)) + parameters, "rotor")
+    run = rl.execute(chain, plan)
+    assert run.peak - parameters <= 0.06 * (standard.peak - parameters)
+    assert abs(run.difference) <= 0.01 * run.predicted.peak
+    assert plan.details.forward_steps < 2000
+    assert torch.equal(run.loss, standard.loss)
+    assert all(torch.equal(a, p.grad) for a, p in zip(want, chain.stages.module.parameters()))
+
+
 @pytest.mark.parametrize("method", ["bptt-hsm", "bptt-ism", "bptt-msm"])
 @pytest.mark.parametrize("m", [2, 3, 6])
 def test_the_executor_holds_no_more_than_m_and_runs_c_steps(method, m):

@@ -10,7 +10,7 @@ import pytest
 import remat_lab as rl
 from remat_lab.solvers import bptt
 from remat_lab.solvers.policy import HIDDEN, INTERNAL, Policy, moves_of
-from remat_lab.solvers.rotor_table import CHARGES, _table, rotor_table
+from remat_lab.solvers.rotor_table import CHARGES, _table, rotor_policy, rotor_table
 
 
 def all_policies(s: int, t: int, third: bool) -> Iterator[list[tuple[int, int]]]:
@@ -144,18 +144,52 @@ def test_on_uniform_chains_rotor_is_msm(alpha):
                 assert total[m] == want or (total[m] == np.inf and want >= bptt.NEVER)
 
 
-def test_like_and_unlike_stages_give_the_same_table():
-    """The O(L^2) kernel for alike stages against the O(L^3) one on the same costs."""
+@pytest.mark.parametrize("parameters", [0, 6])
+def test_like_and_unlike_stages_give_the_same_table(parameters):
+    """The O(L^2) kernel for alike stages against the O(L^3) one on the same costs; the last may differ."""
     for keeps_input in (False, True):
-        chain = rl.Chain(41, hidden=2, internal=5, backward_workspace=3, keeps_input=keeps_input)
+        chain = rl.Chain(
+            12,
+            hidden=2,
+            internal=[5] * 11 + [7],
+            gradient=[2] * 11 + [1],
+            input_gradient=2,
+            backward_workspace=3,
+            parameter_gradient=parameters,
+            keeps_input=keeps_input,
+        )
         for charges in CHARGES:
-            table = rotor_table(chain, 1.0, 40, charges)
+            table = rotor_table(chain, 1.0, 50, charges)
             assert table.by_length
-            costs = table.costs._replace(hold=np.full(41, table.costs.hold.max()))
-            costs = costs._replace(backward=np.full(41, costs.backward.max()))
-            slow = np.full((table.cost.shape[0], 41, 41, 41), np.inf)
-            _table(slow, *costs, table.whole_range, table.third_move)
+            slow = np.full((table.cost.shape[0], 12, 12, 51), np.inf)
+            _table(slow, *table.costs, table.whole_range, table.third_move)
             assert np.array_equal(table.total, slow[0, 0, -1])
+            for m in np.flatnonzero(np.isfinite(table.total))[::5]:
+                policy = rotor_policy(chain, table, int(m))
+                assert policy.total_time == table.total[m]
+                if charges == "simulated":
+                    assert rl.simulate(policy.schedule).peak <= m
+
+
+@pytest.mark.parametrize("keeps_input", [False, True])
+def test_rotor_is_never_worse_on_long_alike_chains(keeps_input):
+    chain = rl.Chain(
+        60,
+        hidden=100,
+        internal=517,
+        gradient=[100] * 59 + [0],
+        backward_workspace=3200,
+        parameter_gradient=3000,
+        keeps_input=keeps_input,
+    )
+    least = rl.minimum_budget(chain, "rotor")
+    for budget in np.geomspace(least, rl.vanilla_peak(chain), 7).astype(int):
+        own = rl.solve(chain, int(budget), "rotor").overhead
+        for other in ("revolve", "chen-sqrt", "bptt-hsm", "bptt-ism", "bptt-msm"):
+            try:
+                assert own <= rl.solve(chain, int(budget), other).overhead
+            except rl.InfeasibleBudget:
+                continue
 
 
 @pytest.mark.parametrize("other", ["revolve", "chen-sqrt", "bptt-hsm", "bptt-ism", "bptt-msm"])

@@ -85,7 +85,7 @@ def main() -> None:
             "explore": "0",
         }
         for name, prepare in moved.items():
-            for theme in ("light", "dark"):
+            for theme in ("light", "dark") if name in ("play", "explore") else ("light",):
                 screen(browser, folder / f"{name}.html", f"{name}-{theme}", theme, prepare)
         browser.close()
     for path in sorted(IMAGES.iterdir()):

@@ -21,6 +21,7 @@ from .errors import (
     RematError,
     UnknownMethod,
 )
+from .explain import activation_budget, explain
 from .graph import ComputationGraph
 from .joint import JointGraph
 from .plan import Frontier, Plan, frontier, minimum_budget, solve, vanilla_peak
@@ -95,6 +96,8 @@ __all__ = [
     "minimum_budget",
     "vanilla_peak",
     "simulate",
+    "explain",
+    "activation_budget",
     "capture",
     "CapturedModel",
     "calibrate",

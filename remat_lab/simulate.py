@@ -22,6 +22,7 @@ from .schedule import Schedule
 from .units import format_bytes
 
 if TYPE_CHECKING:
+    from .explain import PeakExplanation
     from .plan import Plan
 
 #: Columns of ``Trace.by_category``: what a schedule can change, and the running op's own extra bytes.
@@ -100,6 +101,12 @@ class Trace:
         """Values held while the peak is reached (the running op's outputs included), largest first."""
         step = self.peak_step
         return self.live_at(step) if len(self.during) else []
+
+    def explain_peak(self) -> PeakExplanation:
+        """Which op and which values make the peak, and what would have to go for it to fall."""
+        from .explain import explain_peak
+
+        return explain_peak(self)
 
     def __repr__(self) -> str:
         return (

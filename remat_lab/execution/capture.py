@@ -22,6 +22,7 @@ from .storages import StorageGraph, build, tensors_of
 from .tracing import LossModule, Signature, StandIn, autocast_state, trace
 
 if TYPE_CHECKING:
+    from ..explain import Explanation
     from ..plan import Plan
     from ..schedule import Schedule
     from .apply import PlannedModule
@@ -158,6 +159,15 @@ class CapturedModel:
 
         return execute(self, plan, **options)
 
+    def explain(self, plan: Plan | Schedule | None = None) -> Explanation:
+        """Where the plain step's peak is, by category and module, and what bounds every plan; no run needed.
+
+        With a plan: also why it helps, or does not.
+        """
+        from ..explain import explain
+
+        return explain(self, plan)
+
     def apply(self, plan: Plan | Schedule | None = None, **options: Any) -> PlannedModule:
         """:func:`remat_lab.apply` of this model: a module for an ordinary training loop."""
         from .apply import apply
@@ -192,6 +202,11 @@ def capture(
         Passed to ``loss`` after the model's output; inputs like the others.
     name : str
         Default: the model's class.
+
+    Notes
+    -----
+    Under autocast, eager casts a weight that is used twice once and keeps the copy; a captured model casts at each
+    use, as ``torch.autocast(..., cache_enabled=False)`` does. Gradients equal that mode's bit for bit.
 
     Raises
     ------

@@ -102,6 +102,7 @@ _BUILTIN = (
     "remat_lab.solvers.vanilla",
     "remat_lab.solvers.chen",
     "remat_lab.solvers.kusumoto_methods",
+    "remat_lab.solvers.best",
     "remat_lab.solvers.bptt",
     "remat_lab.solvers.revolve",
     "remat_lab.solvers.chen_chains",

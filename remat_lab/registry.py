@@ -39,7 +39,7 @@ class Solution:
     details : the family's own object (a lower-set sequence, a policy table, ...)
     status : "optimal" (proven, within the family and accounting) or "feasible"
     paper_peak, paper_overhead : the method's own formula, reported under ``accounting="paper"``
-    bound : a proven lower bound on the overhead of any schedule of the method's family within the budget
+    bound : a proven lower bound on the overhead of any schedule within the budget, whatever its order
     """
 
     schedule: Schedule

@@ -29,6 +29,7 @@ from ..registry import Request, Solution, method
 from ..schedule import Schedule
 from ..simulate import simulate
 from ..units import format_bytes
+from .local_search import ops_of, search
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ class Program:
 
 @dataclass(frozen=True)
 class MilpResult:
-    """How the solver ended: columns, rows, its message, relative gap and bound on the overhead."""
+    """How the solver ended: columns, rows, its message, relative gap and bound on the overhead.
+
+    The bound is on frontier-advancing schedules, so a plan in another order may be below it.
+    """
 
     columns: int
     rows: int
@@ -188,15 +192,21 @@ def program(joint: JointGraph, budget: int | None) -> Program:
     )
 
 
-def _solve(program: Program, whole: bool, time_limit: float | None, gap: float) -> Any:
+def _solve(
+    program: Program, whole: bool, time_limit: float | None, gap: float, known: float | None = None
+) -> Any:
+    """Solve by HiGHS; ``known`` is the objective of a schedule at hand, beyond which nothing is of interest."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
+    constraints = [LinearConstraint(program.matrix, program.lower, program.upper)]
+    if known is not None:
+        constraints.append(LinearConstraint(program.cost[None, :], -np.inf, known + 1e-6))
     options: dict[str, Any] = {"disp": False, "mip_rel_gap": gap}
     if time_limit is not None:
         options["time_limit"] = time_limit
     return milp(
         program.cost,
-        constraints=LinearConstraint(program.matrix, program.lower, program.upper),
+        constraints=constraints,
         bounds=Bounds(program.least, program.most),
         integrality=program.integral.astype(int) if whole else None,
         options=options,
@@ -231,33 +241,47 @@ def _check_size(joint: JointGraph, name: str) -> None:
 
 @method("checkmate", view="joint", paper="Jain et al. 2020")
 def checkmate(
-    joint: JointGraph, request: Request, time_limit: float | None = 60.0, gap: float = 0.0
+    joint: JointGraph,
+    request: Request,
+    time_limit: float | None = 60.0,
+    gap: float = 0.0,
+    warm_start: float = 1.0,
 ) -> Solution:
     """Mixed-integer program, solved by HiGHS: optimal among frontier-advancing schedules."""
-    ample = _ample(joint, request.budget)
+    budget = request.budget
+    ample = _ample(joint, budget)
     if ample is not None:
         return ample
-    assert request.budget is not None
+    assert budget is not None
     _check_size(joint, "checkmate")
-    built = program(joint, request.budget)
-    result = _solve(built, True, time_limit, gap)
-    bound = None if result.mip_dual_bound is None else (result.mip_dual_bound - 1.0) * joint.plain_time
-    bound = None if bound is None or not np.isfinite(bound) else max(0.0, bound)
+    at_hand = None
+    if warm_start > 0:
+        keys, excess = search(joint, budget, seconds=warm_start)
+        at_hand = Schedule.from_ops(joint, ops_of(joint, keys), hold_outputs=False) if excess == 0 else None
+    built = program(joint, budget)
+    plain = joint.plain_time or 1.0
+    known = None if at_hand is None else at_hand.overhead / plain + float(joint.plain_time > 0)
+    result = _solve(built, True, time_limit, gap, known)
+    bound = None
+    if result.mip_dual_bound is not None and np.isfinite(result.mip_dual_bound):
+        bound = max(0.0, (result.mip_dual_bound - 1.0) * joint.plain_time)
     details = MilpResult(len(built.cost), len(built.lower), result.message, result.mip_gap, bound)
     if result.x is None:
+        if at_hand is not None:  # the time was up before HiGHS had a schedule of its own
+            return Solution(at_hand, details=details)
         if result.status == 2:
             raise InfeasibleBudget(
-                f"checkmate proves that no frontier-advancing schedule fits {format_bytes(request.budget)} "
-                f"({request.budget} B)"
+                f"checkmate proves that no frontier-advancing schedule fits {format_bytes(budget)} ({budget} B)"
             )
         raise InfeasibleBudget(
-            f"checkmate found no schedule within {format_bytes(request.budget)} ({request.budget} B) before "
-            f"its time limit of {time_limit} s. Raise time_limit, or try 'local-search'."
+            f"checkmate found no schedule within {format_bytes(budget)} ({budget} B) before its time limit of "
+            f"{time_limit} s. Raise time_limit, or try 'local-search'."
         )
     schedule = Schedule.from_ops(joint, _ops_of(joint, built, result.x), hold_outputs=False)
+    if at_hand is not None and at_hand.overhead < schedule.overhead:
+        schedule = at_hand
     status = "optimal" if result.status == 0 and gap == 0.0 else "feasible"
-    bound = None if bound is None else min(bound, schedule.overhead)  # the solver's tolerance apart
-    return Solution(schedule, details=details, status=status, bound=bound)
+    return Solution(schedule, details=details, status=status)
 
 
 @method("checkmate-lp", view="joint", paper="Jain et al. 2020")

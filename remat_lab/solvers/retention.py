@@ -34,7 +34,10 @@ class MissingDependency(RematError, ImportError):
 
 @dataclass(frozen=True)
 class CpResult:
-    """How the solver ended: its status, bound on the overhead, and the overhead of the warm start."""
+    """How the solver ended: its status, bound on the overhead, and the overhead of the warm start.
+
+    The bound is on schedules of the model, so a plan in another order may be below it.
+    """
 
     status: str
     bound: float
@@ -128,7 +131,6 @@ def retention_intervals(
     return Solution(
         schedule,
         details=CpResult(name, bound, None if hinted is None else hinted.overhead),
-        bound=min(bound, schedule.overhead),
         status="optimal" if status == cp_model.OPTIMAL and unit == 1.0 else "feasible",
     )
 

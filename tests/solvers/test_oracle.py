@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from graphs import random_graph, random_joint
+from small_graphs import random_graph, random_joint
 
 import remat_lab as rl
 from remat_lab.solvers.dtr import play
@@ -69,9 +64,9 @@ def test_milp_and_intervals_equal_the_oracle_on_200_graphs() -> None:
         assert best <= staged
         order_less += best < staged
         try:
-            plan = rl.solve(joint, budget, "checkmate", time_limit=60)
+            plan = rl.solve(joint, budget, "checkmate", time_limit=120, warm_start=0.05)
             assert plan.status == "optimal"
-            assert plan.bound <= plan.overhead + 1e-6
+            assert plan.details is None or plan.details.bound <= plan.overhead + 1e-6
             milp = plan.overhead
         except rl.InfeasibleBudget:
             milp = np.inf
@@ -101,7 +96,11 @@ def test_no_method_beats_the_oracle(seed: int) -> None:
     joint = graph.joint
     budget = feasible_budget(joint, 0.4)
     best = overhead(joint, budget, "any")
-    quick = {"local-search": {"seconds": 0.1}, "retention-intervals": {"warm_start": 0.1, "time_limit": 5}}
+    quick = {
+        "local-search": {"seconds": 0.1},
+        "checkmate": {"warm_start": 0.1, "time_limit": 20},
+        "retention-intervals": {"warm_start": 0.1, "time_limit": 5},
+    }
     for method in rl.methods(graph):
         if method.name.startswith("torch") or method.view == "chain":
             continue

@@ -37,14 +37,32 @@ def _points(
     reading: str,
     **options: int,
 ) -> list[Solution]:
-    """Solutions worth having at some budget."""
+    """Solutions worth having at some budget.
+
+    Under simulated accounting a family also offers what the smaller families found: its own sequences are those of
+    least *formula* at some budgets, and one that is worse by the formula may be better when simulated.
+    """
     check_choice(objective, reading)
     both = accounting == "simulated"
     key = ("points", family_of, both, both or objective, reading, *options.items())
-    return memo(graph, key, lambda: _make_points(family_of(graph, **options), both, objective, reading))
+
+    def make() -> list[Solution]:
+        found = _own_points(family_of(graph, **options), both, objective, reading)
+        for smaller, given in _SMALLER.get(family_of, ()) if both else ():
+            found += _points(smaller, graph, accounting, objective, reading, **given)
+        return list({s.details.bits.tobytes(): s for s in reversed(found)}.values())
+
+    return memo(graph, key, make)
 
 
-def _make_points(family: Family, both: bool, objective: str, reading: str) -> list[Solution]:
+#: Families within a family, each with its options.
+_SMALLER: dict[FamilyOf, tuple[tuple[FamilyOf, dict[str, int]], ...]] = {
+    branches_family: ((approximate_family, {}),),
+    exact_family: ((approximate_family, {}), (branches_family, {"partial": 1})),
+}
+
+
+def _own_points(family: Family, both: bool, objective: str, reading: str) -> list[Solution]:
     sequences: list[LowerSetSequence] = []
     if both or objective == "time":
         sequences += sweep.time_centric(family)
@@ -52,8 +70,7 @@ def _make_points(family: Family, both: bool, objective: str, reading: str) -> li
         sequences += sweep.memory_centric(family, reading, budgets=[s.paper_peak for s in sequences])
     if both:  # one segment: nothing is dropped
         sequences.append(sequence_of(family.graph, family.bits[-1:]))
-    distinct = {s.bits.tobytes(): s for s in sequences}
-    return [solution_of(s) for s in distinct.values()]
+    return [solution_of(s) for s in {s.bits.tobytes(): s for s in sequences}.values()]
 
 
 def _minimum(

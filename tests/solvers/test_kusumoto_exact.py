@@ -220,6 +220,26 @@ def test_plans_are_valid_and_keep_their_budget(method, graph):
         assert len(paper) == len({min(t for p, t in outcomes if p <= peak) for peak, _ in outcomes})
 
 
+def check_larger_families_are_no_worse(graph):
+    approx, branches, exact = (
+        rl.frontier(graph, f"kusumoto-{kind}") for kind in ("approx", "branches", "exact")
+    )
+    for smaller, larger in ((approx, branches), (branches, exact)):
+        for budget, overhead in zip(smaller.budget.tolist(), smaller.overhead):
+            assert larger.at(budget).overhead <= overhead
+
+
+@given(graphs())
+def test_simulated_frontiers_of_larger_families_are_no_worse(graph):
+    check_larger_families_are_no_worse(graph)
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["vgg19", "unet", "resnet50", "googlenet"])
+def test_simulated_frontiers_of_larger_families_are_no_worse_on_published_graphs(name):
+    check_larger_families_are_no_worse(published(name))
+
+
 def test_wrong_options_are_named():
     graph = parallel(2, 2)
     with pytest.raises(ValueError, match="reading must be"):

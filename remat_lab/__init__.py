@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .widgets.race import race
     from .widgets.stepper import stepper
     from .zoo.files import load_graph
+    from .zoo.suite import suite
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "compare": "remat_lab.comparison",
     "leaderboard": "remat_lab.ranking",
+    "suite": "remat_lab.zoo.suite",
     "sweep": "remat_lab.sweeps",
     "load_sweep": "remat_lab.sweeps",
     "load_graph": "remat_lab.zoo.files",
@@ -119,6 +121,7 @@ __all__ = [
     "plot_comparison",
     "compare",
     "leaderboard",
+    "suite",
     "sweep",
     "load_sweep",
     "methods",

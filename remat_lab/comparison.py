@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 #: Seconds given to a method that takes an option ``time_limit``.
 TIME_LIMIT = 60.0
 
+#: Options that are seconds as well: no more than the time limit, and no more than the method's own default.
+_SECONDS = ("seconds", "warm_start")
+
 COLUMNS = (
     "method",
     "budget",
@@ -134,8 +137,11 @@ def choose(problem: Any, given: Any, time_limit: float | None = None) -> list[Ch
         entry = lookup(name)
         entry.check_options(options)
         shown = ", ".join(f"{k}={v!r}" for k, v in options.items())
-        if time_limit is not None and "time_limit" in entry.options:
-            options = {"time_limit": time_limit, **options}
+        if time_limit is not None:
+            limits = {k: min(entry.options[k], time_limit) for k in _SECONDS if k in entry.options}
+            if "time_limit" in entry.options:
+                limits["time_limit"] = time_limit
+            options = {**limits, **options}
         choices.append(Choice(str(label or (f"{name}({shown})" if shown else name)), name, options))
     labels = [choice.label for choice in choices]
     for label in labels:

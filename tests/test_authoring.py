@@ -118,7 +118,6 @@ def test_a_schedule_is_taken_as_it_is():
 
 
 def test_a_score_drives_the_runtime():
-    pytest.importorskip("remat_lab.solvers.dtr")
     graph = chain(24)
 
     @rl.method("mine", returns="score")
@@ -190,7 +189,6 @@ def test_a_schedule_that_cannot_run_names_the_step():
 
 @pytest.mark.parametrize("score", [math.nan, None, "high"])
 def test_a_bad_score_names_the_value(score):
-    pytest.importorskip("remat_lab.solvers.dtr")
     rl.method("mine", returns="score")(lambda candidate: score)
     with pytest.raises(MethodFailed, match=r"method 'mine': the score of 'n\d+' is "):
         rl.solve(chain(24), "60%", "mine")

@@ -125,12 +125,18 @@ def test_a_time_limit_reaches_the_methods_that_take_one(graph):
         assert time_limit == 7
         return rl.Schedule.vanilla(joint)
 
-    assert rl.compare(graph, None, ["slow", "chen"], time_limit=7, progress=False)["error"].isna().all()
+    @rl.method("searches", returns="schedule")
+    def searches(joint, budget, seconds: float = 3.0):
+        assert seconds == 3
+        return rl.Schedule.vanilla(joint)
+
+    found = rl.compare(graph, None, ["slow", "searches", "chen"], time_limit=7, progress=False)
+    assert found["error"].isna().all()
 
 
 def test_all_methods_that_can_plan_a_chain_are_tried_by_default():
-    chain = rl.Chain(12, hidden=10, internal=40)
-    found = rl.compare(chain, ["60%"], time_limit=5, progress=False)
+    chain = rl.Chain(5, hidden=10, internal=40)  # small enough for the oracle
+    found = rl.compare(chain, ["60%"], time_limit=1, progress=False)
     assert list(found["method"]) == rl.methods(chain).names
     assert not (found["status"] == "failed").any(), found[["method", "error"]].to_string()
 
@@ -143,6 +149,13 @@ def test_a_beaten_bound_is_said(graph):
     with pytest.warns(RuntimeWarning, match="boasts recomputes 0 .* proved that 99 is needed"):
         found = rl.compare(graph, None, ["boasts"], progress=False)
     assert len(beaten_bounds(found)) == 1
+
+
+def test_no_method_beats_what_is_proven_on_a_small_problem():
+    """compare() warns if one does, and a warning is an error here."""
+    found = rl.compare(rl.suite()["unit-chain-8"], ["60%", "80%"], time_limit=2, progress=False)
+    assert not (found["status"] == "failed").any(), found[["method", "error"]].to_string()
+    assert rl.leaderboard(found).proven == (2, 2)
 
 
 # -- picture and leaderboard ---------------------------------------------------------------------------------------

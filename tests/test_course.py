@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ElementTree
+from functools import cache
 
 import pytest
 
 import remat_lab as rl
-from remat_lab.course import canonical, check, draw, guess, live_table
+from remat_lab.course import canonical, check, cost_table, draw, guess, live_table
 from remat_lab.solvers.canonical import canonical_schedule
 
 
@@ -25,7 +26,7 @@ def answered():
     return 3
 
 
-@pytest.mark.parametrize("answer", [..., None, [1, ...], (None, 2), {"a": ...}, blank, passes, lambda: ...])
+@pytest.mark.parametrize("answer", [..., None, [1, ...], (None, 2), {"a": ...}, blank, passes, cache(passes), lambda: ...])
 def test_check_treats_a_blank_as_not_answered(answer):
     found = check(answer, 3, "a hint")
     assert (found.state, repr(found)) == ("unanswered", "Not answered yet.")
@@ -146,3 +147,25 @@ def test_drawing_is_well_formed_frames_the_boundary_and_keeps_nodes_apart(branch
 def test_drawing_refuses_names_of_another_graph(branches):
     with pytest.raises(rl.InvalidGraph, match="'u1b' is no node"):
         draw(branches, {"s", "u1b"})
+
+
+# -- the dynamic programs' tables --------------------------------------------------------------------------------
+@pytest.mark.parametrize("strategy, alpha", [("hsm", 1), ("ism", 1), ("msm", 1), ("msm", 3)])
+def test_every_cell_of_a_cost_table_is_the_sum_of_its_parts(strategy: str, alpha: int) -> None:
+    table = cost_table(strategy, 12, 6, alpha)
+    for (t, m), split in table.splits.items():
+        parts = [int(table.cost[memory, length]) for length, memory in (split.right, split.left)]
+        assert min(parts) >= 0 and table.cost[m, t] == split.y + sum(parts)
+        assert f"= {table.cost[m, t]}" in table.explain(t, m)
+    alone = {cell for cell in table.cells if cell not in table.splits}
+    least = alpha if strategy == "msm" else 1
+    assert all(t == 1 or m < least or (m == 1 and strategy != "msm") for t, m in alone)
+
+
+def test_a_cost_table_shows_each_cell_once_and_says_what_is_infeasible() -> None:
+    table = cost_table("msm", 4, 3, alpha=2)
+    html = table._repr_html_()
+    assert html.count("<td ") == len(table.cells) == 12
+    assert html.count("too little memory") == 4 and repr(table).splitlines()[1] == "m=1  -  -  -  -"
+    with pytest.raises(ValueError, match="strategy"):
+        cost_table("dtr", 4, 3)

@@ -186,9 +186,9 @@ def allocator_events() -> Iterator[list[int | None]]:
     level = os.environ.get("KINETO_LOG_LEVEL")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     events: list[int | None] = []
-    profiler = torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
-    )
+    # Not torch.profiler.profile: it warns unless told to build an event tree, which takes most of a minute for a
+    # sequence of 1000 steps.
+    profiler = torch.autograd.profiler.profile(use_cpu=True, profile_memory=True)
     try:
         with profiler:
             yield events
@@ -196,7 +196,7 @@ def allocator_events() -> Iterator[list[int | None]]:
         if level is None:
             os.environ.pop("KINETO_LOG_LEVEL", None)
     found = []
-    for event in profiler.profiler.kineto_results.events():
+    for event in profiler.kineto_results.events():
         name = event.name()
         if name == "[memory]":
             if event.device_type() == torch._C._autograd.DeviceType.CPU:

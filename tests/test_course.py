@@ -26,7 +26,9 @@ def answered():
     return 3
 
 
-@pytest.mark.parametrize("answer", [..., None, [1, ...], (None, 2), {"a": ...}, blank, passes, cache(passes), lambda: ...])
+@pytest.mark.parametrize(
+    "answer", [..., None, [1, ...], (None, 2), {"a": ...}, blank, passes, cache(passes), lambda: ...]
+)
 def test_check_treats_a_blank_as_not_answered(answer):
     found = check(answer, 3, "a hint")
     assert (found.state, repr(found)) == ("unanswered", "Not answered yet.")

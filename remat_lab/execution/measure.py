@@ -12,6 +12,7 @@ lost); and the *process* memory (RSS), which counts code, freed pages not yet gi
 from __future__ import annotations
 
 import abc
+import gc
 import resource
 import sys
 from contextlib import AbstractContextManager
@@ -64,6 +65,7 @@ class CpuMeter(MemoryMeter):
     """The CPU allocator's events, as the profiler records them."""
 
     def __enter__(self) -> Self:
+        gc.collect()  # what an earlier run left in a reference cycle must not go while this one is measured
         self._recording: AbstractContextManager[list[int | None]] = private.allocator_events()
         self._events = self._recording.__enter__()
         return self

@@ -226,6 +226,12 @@ def _ample(joint: JointGraph, budget: int | None) -> Solution | None:
     return None
 
 
+def _time_unit(joint: JointGraph) -> int:
+    """The largest whole number that divides every op's time; 0 if some time is not whole."""
+    whole = joint.op_time.astype(np.int64)
+    return int(np.gcd.reduce(whole)) if np.array_equal(whole, joint.op_time) else 0
+
+
 #: Programs with more binaries than this are refused: HiGHS would not leave the root.
 MOST_BINARIES = 60_000
 
@@ -261,10 +267,14 @@ def checkmate(
     built = program(joint, budget)
     plain = joint.plain_time or 1.0
     known = None if at_hand is None else at_hand.overhead / plain + float(joint.plain_time > 0)
-    result = _solve(built, True, time_limit, gap, known)
+    unit = _time_unit(joint)
+    # Whole times: once no schedule can be better by a whole unit, none is better.
+    proof = 0.99 * unit / (plain * (known or 2.0))
+    result = _solve(built, True, time_limit, max(gap, proof), known)
     bound = None
     if result.mip_dual_bound is not None and np.isfinite(result.mip_dual_bound):
         bound = max(0.0, (result.mip_dual_bound - 1.0) * joint.plain_time)
+        bound = bound if unit == 0 else unit * float(np.ceil(bound / unit - 1e-6))
     details = MilpResult(len(built.cost), len(built.lower), result.message, result.mip_gap, bound)
     if result.x is None:
         if at_hand is not None:  # the time was up before HiGHS had a schedule of its own
@@ -280,7 +290,8 @@ def checkmate(
     schedule = Schedule.from_ops(joint, _ops_of(joint, built, result.x), hold_outputs=False)
     if at_hand is not None and at_hand.overhead < schedule.overhead:
         schedule = at_hand
-    status = "optimal" if result.status == 0 and gap == 0.0 else "feasible"
+    proven = bound is not None and schedule.overhead <= bound * (1 + 1e-6) + 1e-9
+    status = "optimal" if proven or (result.status == 0 and gap == 0.0 and unit == 0) else "feasible"
     return Solution(schedule, details=details, status=status)
 
 

@@ -8,9 +8,9 @@ from remat_lab import ComputationGraph, JointGraph
 
 
 def random_graph(seed: int, most: int = 8) -> ComputationGraph:
-    """A random DAG of 2 to ``most`` nodes with random costs and backward needs."""
+    """A random DAG of 2 to ``most`` nodes, small ones more often, with random costs and backward needs."""
     rng = np.random.default_rng(seed)
-    n = int(rng.integers(2, most + 1))
+    n = int(rng.integers(2, most + 1, 2).min())
     edges = [
         (f"v{u}", f"v{v}") for v in range(n) for u in range(v) if rng.random() < (0.9 if u == v - 1 else 0.15)
     ]

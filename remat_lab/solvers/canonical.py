@@ -78,17 +78,45 @@ def sequence_of(graph: ComputationGraph, bits: np.ndarray) -> LowerSetSequence:
     return LowerSetSequence(graph, family.bits[1:], float(graph.time[~kept].sum()), peak)
 
 
-def canonical_schedule(graph: ComputationGraph, bits: np.ndarray) -> Schedule:
-    """The schedule of a canonical strategy on ``graph.joint``, liveness included.
+def canonical_schedule(graph: ComputationGraph, bits: np.ndarray, liveness: bool = True) -> Schedule:
+    """The schedule of a canonical strategy on ``graph.joint``.
 
     Parameters
     ----------
     bits : uint64 array, shape (k, words): the lower sets, the last one all nodes
+    liveness : free each value right after its last use (section 4.4); without it, for ablations, at the
+        end of the segment's pass in which it is last used, as the strategy is defined (section 3)
     """
     segment = _segments(bits, len(graph))
     kept = _cached(segment, *graph.successors)
     kept |= segment == len(bits) - 1
-    return schedule_keeping(graph, segment, kept)
+    schedule = schedule_keeping(graph, segment, kept)
+    return schedule if liveness else _frees_at_segment_ends(schedule, _places_of(graph, segment))
+
+
+def _frees_at_segment_ends(schedule: Schedule, place: np.ndarray) -> Schedule:
+    """The same runs, with frees held back to the end of the forward or backward pass over a segment."""
+    runs = schedule.ops
+    backward = schedule.joint.op_backward[runs]
+    # A run again belongs with the backward op that it is for, the next one.
+    following = np.where(backward, np.arange(len(runs)), len(runs) - 1)
+    following = np.minimum.accumulate(following[::-1])[::-1]
+    again = schedule.is_recomputation[schedule.actions >= 0]
+    level = np.where(backward | again, -1 - place[runs[following]], place[runs])
+    ends = np.append(level[1:] != level[:-1], True)
+    out: list[int] = []
+    held: list[int] = []
+    step = -1
+    for code in schedule.actions.tolist():
+        if code < 0:
+            held.append(code)
+            continue
+        if step >= 0 and ends[step]:
+            out += held
+            held = []
+        step += 1
+        out.append(code)
+    return Schedule(schedule.joint, np.array(out + held, dtype=np.int32))
 
 
 def schedule_keeping(graph: ComputationGraph, segment: np.ndarray, kept: np.ndarray) -> Schedule:
@@ -112,6 +140,13 @@ def schedule_keeping(graph: ComputationGraph, segment: np.ndarray, kept: np.ndar
             *joint.writers,
             _first_writer(graph),
         ),
+    )
+
+
+def _places_of(graph: ComputationGraph, segment: np.ndarray) -> np.ndarray:
+    joint = graph.joint
+    return _places(
+        segment, graph.node_of_op, joint.op_backward, *joint.reads, *joint.writers, _first_writer(graph)
     )
 
 
@@ -149,29 +184,13 @@ def _cached(segment, succ_start, succ_index):
 
 
 @njit(cache=True, nogil=True)
-def _canonical_ops(
-    segment,
-    kept,
-    node_of_op,
-    backward,
-    read_start,
-    read_index,
-    write_start,
-    write_index,
-    writer_start,
-    writer_index,
-    writer,
-):
-    """Op order of a canonical strategy.
+def _places(segment, node_of_op, backward, read_start, read_index, writer_start, writer_index, writer):
+    """The segment in whose forward or backward pass each op runs.
 
-    Forward ops run by segment, then plain order. A backward op belongs to the last segment among the
-    forward values it reads (and never to a later one than the ops whose gradients it reads); backward ops
-    run by falling segment, then plain order. Before each, whatever forward values it lacks are computed
-    again, with their missing ancestors, in plain order; they stay until the end of the segment, or longer
-    when an earlier segment's backward op reads them.
+    A backward op belongs to the last segment among the forward values it reads, and never to a later one than the
+    ops whose gradients it reads.
     """
     ops = len(node_of_op)
-    values = len(writer)
     nodes_last = 0
     for v in range(len(segment)):
         nodes_last = max(nodes_last, segment[v])
@@ -198,6 +217,33 @@ def _canonical_ops(
                 else:
                     own = max(own, place[w])
             place[op] = upstream if own < 0 else min(own, upstream)
+    return place
+
+
+@njit(cache=True, nogil=True)
+def _canonical_ops(
+    segment,
+    kept,
+    node_of_op,
+    backward,
+    read_start,
+    read_index,
+    write_start,
+    write_index,
+    writer_start,
+    writer_index,
+    writer,
+):
+    """Op order of a canonical strategy.
+
+    Forward ops run by segment, then plain order; backward ops by falling segment, then plain order. Before
+    each, whatever forward values it lacks are computed again, with their missing ancestors, in plain order;
+    they stay until the end of the segment, or longer when an earlier segment's backward op reads them.
+    """
+    ops = len(node_of_op)
+    values = len(writer)
+    place = _places(segment, node_of_op, backward, read_start, read_index, writer_start, writer_index, writer)
+    nodes_last = segment.max()
     forward_key = np.empty(ops, dtype=np.int64)
     for op in range(ops):
         level = place[op] if not backward[op] else 2 * nodes_last + 1 - place[op]

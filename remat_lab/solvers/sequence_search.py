@@ -97,7 +97,7 @@ def improve(ops: Ops, order: np.ndarray, budget: int, tries: int) -> np.ndarray:
     return _improve(_own(order), budget, tries, ops)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _profile(order, during, ops):
     """Most bytes held during each run, into ``during``; returns the peak."""
     n = len(order)
@@ -137,7 +137,7 @@ def _profile(order, during, ops):
     return peak
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _excess(during, n, budget):
     total = 0.0
     for p in range(n):
@@ -146,7 +146,7 @@ def _excess(during, n, budget):
     return total
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _moved(order, at, to, out):
     """``order`` with the run at ``at`` put before the run at ``to``."""
     n = len(order)
@@ -160,7 +160,7 @@ def _moved(order, at, to, out):
             k += 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _gone_ancestors(op, order, at, ops, redo):
     """Into ``redo``: op, and those of its ancestors whose values no run from ``at`` on reads before they are made
     again, ascending. Returns how many. Such values would have to be held for op alone."""
@@ -197,7 +197,7 @@ def _gone_ancestors(op, order, at, ops, redo):
     return count
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _sort(key, item, n):
     """Both by falling key, equal ones in their order. Shell sort: numpy's takes seconds to compile here."""
     gap = 1
@@ -214,7 +214,7 @@ def _sort(key, item, n):
         gap //= 3
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _squeeze(order, budget, allowance, ops):
     values = len(ops.writer_count)
     during = np.empty(len(order), dtype=np.int64)
@@ -363,7 +363,7 @@ def _squeeze(order, budget, allowance, ops):
     return order, True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _without(order, at):
     out = np.empty(len(order) - 1, dtype=np.int64)
     out[:at] = order[:at]
@@ -371,7 +371,7 @@ def _without(order, at):
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _repeated(order, by_time, ops):
     """Positions of runs of ops that have run before, longest time first or in order."""
     seen = np.zeros(len(ops.time), dtype=np.bool_)
@@ -388,7 +388,7 @@ def _repeated(order, by_time, ops):
     return where[:count].copy()
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _relax(order, budget, ops):
     going = True
     while going:
@@ -408,7 +408,7 @@ def _relax(order, budget, ops):
     return order
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _improve(order, budget, tries, ops):
     """Large neighbourhood search: each try drops a few neighbouring repeated runs. Always the same random numbers."""
     np.random.seed(1)
@@ -433,7 +433,7 @@ def _improve(order, budget, tries, ops):
     return order
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _overhead(order, ops):
     seen = np.zeros(len(ops.time), dtype=np.bool_)
     total = 0.0

@@ -314,3 +314,18 @@ def test_distributed_data_parallel_over_two_processes(tmp_path):
     F.cross_entropy(model(images), labels).backward()
     for ours, whole in zip(found["first"], model.parameters()):
         torch.testing.assert_close(ours, whole.grad)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # dynamo looks at it itself
+def test_a_compiler_around_it_leaves_it_alone():
+    case = case_of("mlp")
+    net = apply(case.cap, schedules(case)[1], fallback="error")
+    eager = case.eager()
+
+    @torch.compile(backend="eager")
+    def step(x):
+        return net(x * 1, targets=case.targets) * 1
+
+    loss = step(case.inputs)
+    loss.backward()
+    assert_same_step(case, loss.detach(), eager)

@@ -116,7 +116,11 @@ class CostTable:
         names = ",".join(["var(--fill)", *["var(--part)"] * len(used)])
         delays = ",".join(f"{d:.2f}s" for d in (delay, *used))
         lengths = ",".join([f"{2 * pace:.2f}s", *[f"{pace:.2f}s"] * len(used)])
-        style = f"animation-name:{names};animation-delay:{delays};animation-duration:{lengths}"
+        fills = ",".join(["backwards", *["none"] * len(used)])
+        style = (
+            f"animation-name:{names};animation-delay:{delays};animation-duration:{lengths};"
+            f"animation-fill-mode:{fills}"
+        )
         kind = split.kind if split else "base" if cost >= 0 else "none"
         return (
             f"<td tabindex='0' class='{_class((t, m))} {kind}' style='{style}'>{cost if cost >= 0 else '–'}"
@@ -140,14 +144,13 @@ padding:.1em .7em;margin-bottom:.5em}
 .rl-cost table{border-collapse:collapse;margin:0;font-variant-numeric:tabular-nums}
 .rl-cost th,.rl-cost td{border:1px solid rgba(128,128,128,.35);padding:.15em .5em;text-align:right;min-width:1.6em}
 .rl-cost th{font-weight:normal;white-space:nowrap}
-.rl-cost td{animation-fill-mode:backwards}
 .rl-cost td.hidden{background:rgba(0,114,178,.25)}
 .rl-cost td.internal{background:rgba(0,158,115,.28)}
 .rl-cost td span{position:absolute;left:0;bottom:.4em;visibility:hidden;animation-name:var(--say);white-space:nowrap}
 .rl-cost td:is(:hover,:focus) span{visibility:visible}
 .rl-cost:has(td:is(:hover,:focus)) td:not(:hover,:focus) span{animation-name:none}
 .rl-cost .rl-ask{position:absolute;left:0;bottom:.4em;margin:0;opacity:.75;white-space:nowrap;
-animation-name:var(--wait)}
+animation:1s backwards;animation-name:var(--wait)}
 .rl-cost:has(td:is(:hover,:focus)) .rl-ask{visibility:hidden}
 @media (prefers-reduced-motion:reduce){.rl-cost *{animation:none!important}}
 """ + "".join(

@@ -150,7 +150,8 @@ def simulate(plan: Plan | Schedule) -> Trace:
         during=frozen(during),
         by_category=frozen(by_category),
         time=frozen(np.cumsum(spent)),
-        budget=getattr(plan, "budget", None),
+        # Slots are no bytes: a line at "3 B" would say something false.
+        budget=None if getattr(plan, "in_slots", False) else getattr(plan, "budget", None),
         method=getattr(plan, "method", ""),
     )
 

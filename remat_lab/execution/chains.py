@@ -380,7 +380,7 @@ def execute_chain(
         process_bytes=process_peak(),
         schedule=schedule,
         method=getattr(plan, "method", ""),
-        budget=getattr(plan, "budget", None),
+        budget=None if getattr(plan, "in_slots", False) else getattr(plan, "budget", None),
     )
 
 

@@ -56,6 +56,9 @@ class Theme {
       check();
       timer = setTimeout(check, 400);
     };
+    // An element that is in no page has no colours and no font: read them when it gets its place.
+    this.placed = new ResizeObserver(() => { if (this.read()) onChange(); });
+    this.placed.observe(root);
     this.observer = new MutationObserver(changed);
     for (const node of [document.documentElement, document.body]) this.observer.observe(node, { attributes: true });
     this.media = matchMedia("(prefers-color-scheme: dark)");
@@ -63,6 +66,7 @@ class Theme {
     this.dispose = () => {
       clearTimeout(timer);
       this.observer.disconnect();
+      this.placed.disconnect();
       this.media.removeEventListener("change", changed);
     };
   }

@@ -318,3 +318,8 @@ def test_wrong_questions_name_the_culprit():
     assert refused.value.minimum == 4
     with pytest.raises(TypeError, match="Chain"):
         rl.solve(rl.Chain(3).graph, 3, "bptt-ism")
+
+
+def test_slots_are_not_drawn_as_bytes() -> None:
+    plan = rl.solve(rl.Chain(20), 3, "revolve", accounting="paper")
+    assert plan.budget == 3 and rl.simulate(plan).budget is None

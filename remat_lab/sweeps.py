@@ -105,7 +105,7 @@ def sweep(
 
 
 def load_sweep(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """Everything a sweep's file has, as a table; of cells that were run again, the last result.
+    """Everything a sweep's file has, as a table in the order of finishing; of cells run again, the last result.
 
     Raises
     ------

@@ -159,7 +159,7 @@ folder = sys.argv[1]
 def slow(graph, budget):
     with open(os.path.join(folder, "log"), "a") as log:
         log.write(f"{len(graph)} {budget}\\n")
-    time.sleep(0.2)
+    time.sleep(0.4)
     return graph.names[::3]
 
 def chain(n):

@@ -40,7 +40,7 @@ SCORES = ("h-dtr", "h-dtr-eq", "h-dtr-local", "lru", "size", "msps", "random")
 _H, _EQ, _LOCAL, _LRU, _SIZE, _MSPS, _RANDOM = range(7)
 
 #: The runtime gives up when it has run this many times as many ops as the plain order.
-MOST_RUNS = 200
+MOST_RUNS = 50
 
 
 @dataclass(frozen=True)
@@ -388,7 +388,7 @@ def play(
 
 
 def least_budget(
-    joint: JointGraph, score: str | Callable[[Candidate], float] = "h-dtr", seed: int = 0, tries: int = 24
+    joint: JointGraph, score: str | Callable[[Candidate], float] = "h-dtr", seed: int = 0, tries: int = 12
 ) -> int:
     """A budget the runtime can meet and near which it fails below: bisection, at most ``tries`` runs."""
     high = simulate(play(joint, None, score, seed)).peak

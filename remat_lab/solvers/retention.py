@@ -54,12 +54,14 @@ def _cp_model() -> Any:
     return cp_model
 
 
-def _whole_times(times: np.ndarray) -> tuple[np.ndarray, float]:
-    """Times as whole numbers, rounded down, and what one stands for; exact if they are whole already."""
-    if np.array_equal(times, np.floor(times)) and times.sum() < 2**40:
-        return times.astype(np.int64), 1.0
+def _whole_times(times: np.ndarray) -> tuple[np.ndarray, float, bool]:
+    """Times as whole numbers, what one stands for, and whether that is exact (else they are rounded down)."""
+    whole = np.floor(times).astype(np.int64)
+    if np.array_equal(times, whole) and times.sum() < 2**53:
+        divisor = int(np.gcd.reduce(whole)) or 1
+        return whole // divisor, float(divisor), True
     unit = float(times.sum()) / 2**40
-    return np.floor(times / unit).astype(np.int64), unit
+    return np.floor(times / unit).astype(np.int64), unit, False
 
 
 def _whole_bytes(sizes: np.ndarray, budget: int) -> tuple[list[int], int]:
@@ -102,7 +104,7 @@ def retention_intervals(
     solver.parameters.random_seed = seed
     status = solver.solve(model)
     name = solver.status_name(status)
-    unit = _whole_times(joint.op_time)[1]
+    _, unit, exact = _whole_times(joint.op_time)
     if status == cp_model.INFEASIBLE:
         if hinted is None:
             raise InfeasibleBudget(
@@ -131,7 +133,7 @@ def retention_intervals(
     return Solution(
         schedule,
         details=CpResult(name, bound, None if hinted is None else hinted.overhead),
-        status="optimal" if status == cp_model.OPTIMAL and unit == 1.0 else "feasible",
+        status="optimal" if status == cp_model.OPTIMAL and exact else "feasible",
     )
 
 
@@ -140,7 +142,7 @@ def _build(cp_model: Any, joint: JointGraph, budget: int, intervals: int, hint: 
     n = joint.n_ops
     model = cp_model.CpModel()
     sizes, limit = _whole_bytes(joint.value_bytes, budget)
-    times, _ = _whole_times(joint.op_time)
+    times, _, _ = _whole_times(joint.op_time)
     last_event = n * (n + 1) // 2 - 1
     outputs = set(joint.outputs.tolist())
     reads = [[v for v in joint.reads.row(k).tolist() if not joint.resident[v]] for k in range(n)]

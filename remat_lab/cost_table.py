@@ -154,7 +154,8 @@ animation:1s backwards;animation-name:var(--wait)}
 .rl-cost:has(td:is(:hover,:focus)) .rl-ask{visibility:hidden}
 @media (prefers-reduced-motion:reduce){.rl-cost *{animation:none!important}}
 """ + "".join(
-    f"@keyframes rl-fill-{x}{{from{{color:transparent;background:transparent}}1%{{color:inherit}}40%{{background:rgba(230,159,0,.7)}}}}"
+    f"@keyframes rl-fill-{x}{{from{{color:transparent;background:transparent}}1%{{color:inherit}}"
+    "40%{background:rgba(230,159,0,.7)}}"
     f"@keyframes rl-part-{x}{{from,to{{box-shadow:inset 0 0 0 2px {STATE_COLOURS['recomputed'][0]}}}}}"
     f"@keyframes rl-say-{x}{{from,to{{visibility:visible}}}}"
     f"@keyframes rl-wait-{x}{{from,to{{visibility:hidden}}}}"

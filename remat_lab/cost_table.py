@@ -114,8 +114,8 @@ class CostTable:
     def _cell(self, t: int, m: int, delay: float, pace: float, used: list[float]) -> str:
         cost, split = int(self.cost[m, t]), self.splits.get((t, m))
         names = ",".join(["var(--fill)", *["var(--part)"] * len(used)])
-        delays = ",".join(f"{d:.2f}s" for d in (delay, *used))
-        lengths = ",".join([f"{2 * pace:.2f}s", *[f"{pace:.2f}s"] * len(used)])
+        delays = ",".join(f"{d:.3f}s" for d in (delay, *used))
+        lengths = ",".join([f"{2 * pace:.3f}s", *[f"{0.97 * pace:.3f}s"] * len(used)])
         fills = ",".join(["backwards", *["none"] * len(used)])
         style = (
             f"animation-name:{names};animation-delay:{delays};animation-duration:{lengths};"
@@ -124,7 +124,7 @@ class CostTable:
         kind = split.kind if split else "base" if cost >= 0 else "none"
         return (
             f"<td tabindex='0' class='{_class((t, m))} {kind}' style='{style}'>{cost if cost >= 0 else '–'}"
-            f"<span style='animation-delay:{delay:.2f}s;animation-duration:{pace:.2f}s'>{self.explain(t, m)}"
+            f"<span style='animation-delay:{delay:.3f}s;animation-duration:{0.97 * pace:.3f}s'>{self.explain(t, m)}"
             "</span></td>"
         )
 

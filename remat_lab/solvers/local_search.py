@@ -26,7 +26,7 @@ from ..units import format_bytes
 ROOM = 3
 
 #: Weights of the bytes over the budget (as a share of it, summed over the runs) against time over plain time,
-#: taken in turn: a low weight lets the search cross infeasible ground.
+#: taken in turn: a low weight lets the search cross infeasible ground, and is dropped where it never comes back.
 STRICT = (1.0, 0.3, 0.05, 0.01)
 
 
@@ -75,21 +75,21 @@ def search(
     best_excess, best_cost = _evaluate(best, budget, arrays)
     _anneal(best, best_excess, best_cost, budget, 1, 1e-2, 1e-6, 1.0, seed, ROOM * n, *arrays)  # compiles
     began = clock.perf_counter()
-    steps, round_number = 20_000, 0
+    steps, rounds, phase = 20_000, 0, 0
+    levels = list(STRICT)
     while True:
         begun = clock.perf_counter()
-        hot = 10.0 ** -(2 + round_number % 3)  # a wide search from nothing, then two around the best
-        fresh = round_number % 3 == 0 and round_number > 0
-        begin = best[:0] if fresh else best
+        # In turn a wide search from nothing and two around the best, each cooler, at one level of strictness.
+        begin = best[:0] if phase == 0 and rounds else best
         keys, excess, cost = _anneal(
             begin,
             *_evaluate(begin, budget, arrays),
             budget,
             steps,
-            hot,
+            10.0 ** -(2 + phase),
             1e-6,
-            STRICT[(round_number // 3) % len(STRICT)],
-            seed + round_number,
+            levels[0],
+            seed + rounds,
             ROOM * n,
             *arrays,
         )
@@ -101,7 +101,14 @@ def search(
             return _pruned(best, best_excess, budget, arrays), best_excess
         pace = steps / max(1e-3, now - begun)
         steps = int(max(10_000, pace * min(left, max(1.0, seconds / 16))))
-        round_number += 1
+        rounds += 1
+        if phase == 0 and excess > 0 and len(levels) > 1:
+            levels.pop(0)  # so lax that the search ends outside the budget
+        elif phase == 2:
+            levels.append(levels.pop(0))
+            phase = 0
+        else:
+            phase += 1
 
 
 def ops_of(joint: JointGraph, keys: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ one stage, which gives up some schedules of such graphs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,23 @@ from ..simulate import simulate
 from ..units import format_bytes
 from .local_search import ops_of, search
 
+#: The kinds of constraints: kind -> what its rows say.
+CONSTRAINTS = {
+    "reads": "op k runs in stage t only if each value it reads is held or made in that stage",
+    "holds": "a value is held into stage t+1 only if it was held into stage t or made in it",
+    "once": "a value that is held is not made again",
+    "frees": "a value is freed after op k only if k runs, it is not held on, and no later op of the stage uses it",
+    "bytes": "U adds up: what is held, plus what is allocated, less what is freed",
+    "budget": "U, with what the op adds, stays within the budget",
+}
+
 
 @dataclass(frozen=True)
 class Program:
     """min cost x, lower <= A x <= upper, 0 <= x <= most.
 
-    ``run`` and ``hold`` map (stage, op) and (stage, value) to columns; their variables are the integers.
+    ``run`` and ``hold`` map (stage, op) and (stage, value) to columns; the variables of ``run`` are the integers.
+    ``free`` maps (stage, value, op) to columns. ``kind`` is one of :data:`CONSTRAINTS` per row.
     """
 
     cost: np.ndarray
@@ -48,6 +59,27 @@ class Program:
     integral: np.ndarray
     run: dict[tuple[int, int], int]
     hold: dict[tuple[int, int], int]
+    free: dict[tuple[int, int, int], int]
+    kind: np.ndarray
+
+    def without(self, kind: str) -> Program:
+        """The program that lacks one kind of constraint: what it then gets away with shows what it is for.
+
+        Raises
+        ------
+        ValueError
+            If there is no such kind.
+        """
+        if kind not in CONSTRAINTS:
+            raise ValueError(f"kind must be one of {tuple(CONSTRAINTS)}, got {kind!r}")
+        left = self.kind != kind
+        return replace(
+            self,
+            matrix=self.matrix[left],
+            lower=self.lower[left],
+            upper=self.upper[left],
+            kind=self.kind[left],
+        )
 
 
 @dataclass(frozen=True)
@@ -89,6 +121,7 @@ def program(joint: JointGraph, budget: int | None) -> Program:
     entries: list[float] = []
     lower: list[float] = []
     upper: list[float] = []
+    kinds: list[str] = []
 
     def variable(low: float = 0.0, high: float = 1.0, price: float = 0.0, whole: bool = False) -> int:
         cost.append(price)
@@ -97,7 +130,8 @@ def program(joint: JointGraph, budget: int | None) -> Program:
         integral.append(whole)
         return len(cost) - 1
 
-    def row(terms: list[tuple[int, float]], low: float, high: float) -> None:
+    def row(kind: str, terms: list[tuple[int, float]], low: float, high: float) -> None:
+        kinds.append(kind)
         for column, entry in terms:
             rows.append(len(lower))
             columns.append(column)
@@ -111,6 +145,7 @@ def program(joint: JointGraph, budget: int | None) -> Program:
         for k in range(t + 1)
     }
     hold = {}
+    released: dict[tuple[int, int, int], int] = {}
     for v in range(joint.n_values):
         if not writers[v]:
             continue
@@ -130,11 +165,12 @@ def program(joint: JointGraph, budget: int | None) -> Program:
                     terms = [(hold[t + 1, v], 1.0), (run[t, w], -1.0)]
                     if (t, v) in hold:
                         terms.append((hold[t, v], -1.0))
-                    row(terms, -np.inf, 0.0)
+                    row("holds", terms, -np.inf, 0.0)
             if len(writers[v]) == 1 and (t, v) in hold:
-                row([(hold[t, v], 1.0), (run[t, writers[v][0]], 1.0)], -np.inf, 1.0)
+                row("once", [(hold[t, v], 1.0), (run[t, writers[v][0]], 1.0)], -np.inf, 1.0)
         used = variable(0.0, np.inf)
         row(
+            "bytes",
             [(used, 1.0), *((hold[t, v], -size[v]) for v in range(joint.n_values) if (t, v) in hold)],
             0.0,
             0.0,
@@ -146,7 +182,7 @@ def program(joint: JointGraph, budget: int | None) -> Program:
                     terms = [(run[t, k], 1.0), (run[t, w], -1.0)]
                     if (t, v) in hold:
                         terms.append((hold[t, v], -1.0))
-                    row(terms, -np.inf, 0.0)
+                    row("reads", terms, -np.inf, 0.0)
             fresh: list[tuple[int, float]] = []
             for v in writes[k]:
                 if len(writers[v]) == 1:
@@ -158,21 +194,22 @@ def program(joint: JointGraph, budget: int | None) -> Program:
                 if (t, v) in hold:
                     terms.append((hold[t, v], 1.0))
                 terms += [(run[t, w], 1.0) for w in writers[v] if w < k]
-                row(terms, 0.0, np.inf)
-            row([(used, 1.0), *fresh], -np.inf, 1.0)
+                row("bytes", terms, 0.0, np.inf)
+            row("budget", [(used, 1.0), *fresh], -np.inf, 1.0)
             if space[k]:
-                row([(used, 1.0), (run[t, k], space[k])], -np.inf, 1.0)
+                row("budget", [(used, 1.0), (run[t, k], space[k])], -np.inf, 1.0)
             freed: list[tuple[int, float]] = []
             for v in dict.fromkeys([*reads[k], *writes[k]]):
-                free = variable()
+                free = released[t, v, k] = variable()
                 freed.append((free, size[v]))
-                row([(free, 1.0), (run[t, k], -1.0)], -np.inf, 0.0)
-                row([(free, 1.0), (hold[t + 1, v], 1.0)], -np.inf, 1.0)
+                row("frees", [(free, 1.0), (run[t, k], -1.0)], -np.inf, 0.0)
+                row("frees", [(free, 1.0), (hold[t + 1, v], 1.0)], -np.inf, 1.0)
                 for j in users[v]:
                     if k < j <= t:
-                        row([(free, 1.0), (run[t, j], 1.0)], -np.inf, 1.0)
+                        row("frees", [(free, 1.0), (run[t, j], 1.0)], -np.inf, 1.0)
             after = variable(0.0, np.inf)
             row(
+                "bytes",
                 [(after, 1.0), (used, -1.0), *((c, -x) for c, x in fresh), *freed],
                 0.0,
                 0.0,
@@ -189,6 +226,8 @@ def program(joint: JointGraph, budget: int | None) -> Program:
         np.array(integral, dtype=bool),
         run,
         hold,
+        released,
+        np.array(kinds),
     )
 
 
@@ -211,6 +250,39 @@ def _solve(
         integrality=program.integral.astype(int) if whole else None,
         options=options,
     )
+
+
+def optimum(program: Program, time_limit: float | None = 60.0) -> np.ndarray | None:
+    """A best solution of the program, float64 of shape (columns,); None if there is none (in time)."""
+    return _solve(program, True, time_limit, 0.0).x
+
+
+def taken_at_its_word(joint: JointGraph, program: Program, x: np.ndarray) -> Schedule:
+    """The runs R and frees S, F of a solution exactly as they stand, for a look at what a program believes.
+
+    A solution of the whole program gives a valid schedule within its budget; one of a program
+    :meth:`~Program.without` some constraint need not: ``simulate`` names what is wrong.
+    """
+    held: set[int] = set()
+    actions: list[int] = []
+
+    def free(value: int) -> None:
+        held.discard(value)
+        actions.append(~value)
+
+    for t in range(joint.n_ops):
+        for k in range(t + 1):
+            if x[program.run[t, k]] <= 0.5:
+                continue
+            actions.append(k)
+            held.update(joint.writes.row(k).tolist())
+            for v in (*joint.reads.row(k).tolist(), *joint.writes.row(k).tolist()):
+                if v in held and x[program.free[t, v, k]] > 0.5:
+                    free(v)
+        for v in sorted(held):
+            if x[program.hold[t + 1, v]] <= 0.5:
+                free(v)
+    return Schedule(joint, np.array(actions, dtype=np.int32))
 
 
 def _ops_of(joint: JointGraph, program: Program, x: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import remat_lab as rl
+from remat_lab.solvers.checkmate import CONSTRAINTS, optimum, program, taken_at_its_word
 from remat_lab.zoo.generators import random_layered, unit_chain
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "joint_graphs"
@@ -99,3 +100,38 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ortools", None)
     with pytest.raises(rl.RematError, match=r"pip install 'remat-lab\[cp\]'"):
         rl.solve(unit_chain(4), 4, "retention-intervals")
+
+
+#: Kind of constraint left out -> what becomes of the solution: None: still right.
+@pytest.mark.parametrize(
+    "kind, error",
+    [
+        ("reads", "not held"),
+        ("holds", "not held"),
+        ("frees", "not held"),
+        ("bytes", "over"),
+        ("budget", "over"),
+        ("once", None),
+        (None, None),
+    ],
+)
+def test_each_constraint_is_there_for_a_reason(kind: str | None, error: str | None) -> None:
+    joint, budget = unit_chain(5), 4
+    whole = program(joint, budget)
+    assert set(whole.kind) == set(CONSTRAINTS)
+    built = whole if kind is None else whole.without(kind)
+    x = optimum(built)
+    assert x is not None
+    schedule = taken_at_its_word(joint, built, x)
+    if error == "not held":
+        with pytest.raises(rl.InvalidSchedule, match=error):
+            rl.simulate(schedule)
+    else:
+        assert (rl.simulate(schedule).peak > budget) == (error == "over")
+    best = rl.solve(joint, budget, "checkmate").overhead
+    assert schedule.overhead == best if error is None else schedule.overhead < best
+
+
+def test_only_constraints_that_are_there_can_be_left_out() -> None:
+    with pytest.raises(ValueError, match="'budgets'"):
+        program(unit_chain(2), 3).without("budgets")

@@ -103,6 +103,7 @@ def with_solutions(notebook: NotebookNode) -> tuple[NotebookNode, dict[int, str]
 
 def execute(notebook: NotebookNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # the tests' own draws nothing in a notebook
     where = {"metadata": {"path": NOTEBOOKS}}
     client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources=where)
     loop = asyncio.new_event_loop()

@@ -40,7 +40,7 @@ SCORES = ("h-dtr", "h-dtr-eq", "h-dtr-local", "lru", "size", "msps", "random")
 _H, _EQ, _LOCAL, _LRU, _SIZE, _MSPS, _RANDOM = range(7)
 
 #: The runtime gives up when it has run this many times as many ops as the plain order.
-MOST_RUNS = 50
+MOST_RUNS = 20
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class Runtime:
     budget : bytes
     score : a name from :data:`SCORES`, or ``fn(candidate: Candidate) -> number``; least is evicted first
     seed : for "random"
+    most_runs : give up after this many runs for each op
     """
 
     def __init__(
@@ -89,10 +90,12 @@ class Runtime:
         budget: int,
         score: str | Callable[[Candidate], float] = "h-dtr",
         seed: int = 0,
+        most_runs: int = MOST_RUNS,
     ):
         if isinstance(score, str) and score not in SCORES:
             raise ValueError(f"score must be one of {SCORES} or a function of a candidate, got {score!r}")
         self.joint, self.budget, self.score = joint, budget, score
+        self.most_runs = most_runs * joint.n_ops
         self.random = np.random.default_rng(seed)
         self.actions: list[int] = []
         values = joint.n_values
@@ -171,7 +174,7 @@ class Runtime:
         self._make_room(op, max(fresh, int(self.joint.op_workspace[op])))
         self.actions.append(op)
         self.runs += 1
-        if self.runs > MOST_RUNS * self.joint.n_ops:
+        if self.runs > self.most_runs:
             raise Thrashing(f"dtr ran {self.runs} ops for {self.joint.n_ops} and gave up: it is thrashing")
         self.clock += self.ticks[op]
         for value in self.writes[op]:
@@ -397,7 +400,9 @@ def least_budget(
         tries -= 1
         middle = (low + high) // 2
         try:
-            high = min(middle, simulate(play(joint, middle, score, seed)).peak)
+            # Five runs for each op are thrashing enough, and keep the search short.
+            actions = Runtime(joint, middle, score, seed, most_runs=5).play()
+            high = min(middle, simulate(Schedule(joint, actions)).peak)
         except InfeasibleBudget:
             low = middle + 1
     return high

@@ -67,3 +67,19 @@ def test_ample_budget_recomputes_nothing_and_tiny_budget_names_the_least() -> No
         rl.solve(graph, 1000, "dtr")
     assert caught.value.minimum is not None
     assert rl.solve(graph, caught.value.minimum, "dtr").peak <= caught.value.minimum
+
+
+@pytest.mark.slow
+def test_every_score_runs_on_every_problem_of_the_suite() -> None:
+    """At 90% of the plain peak: a plan that fits, or the least budget named (random layered graphs thrash)."""
+    for name, problem in rl.suite().items():
+        if name in ("rnn-1000", "joint-layered-1000"):  # as their smaller kin, and slow
+            continue
+        for score in SCORES:
+            try:
+                plan = rl.solve(problem, "90%", "dtr", score=score)
+            except rl.InfeasibleBudget as error:
+                assert name.startswith("joint-layered"), (name, score)
+                assert error.minimum is not None
+            else:
+                assert plan.peak <= plan.budget, (name, score)

@@ -99,34 +99,41 @@ def improve(ops: Ops, order: np.ndarray, budget: int, tries: int) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _profile(order, during, ops):
-    """Most bytes held during each run, into ``during``; returns the peak."""
+    """Most bytes held during each run, into ``during``; returns the peak.
+
+    As ``Schedule.from_ops`` and ``simulate`` have it: an accumulated value and an output of the graph are held from
+    their first write on, and a value written anew while it is held exists twice during the run.
+    """
     n = len(order)
     values = len(ops.writer_count)
     first_write = np.full(values, n, dtype=np.int32)
     for p in range(n - 1, -1, -1):
         op = order[p]
         for e in range(ops.write_start[op], ops.write_start[op + 1]):
-            if ops.writer_count[ops.write_index[e]] > 1:
-                first_write[ops.write_index[e]] = p
+            first_write[ops.write_index[e]] = p
     needed = ops.keep.copy()
     change = np.zeros(n, dtype=np.int64)
     for p in range(n - 1, -1, -1):
         op = order[p]
         added = np.int64(0)
+        written = np.int64(0)
         freed = np.int64(0)
         for e in range(ops.write_start[op], ops.write_start[op + 1]):
             value = ops.write_index[e]
             if not needed[value]:
                 freed += ops.value_bytes[value]
-            needed[value] = ops.writer_count[value] > 1 and p > first_write[value]
+            shared = ops.writer_count[value] > 1
+            needed[value] = (shared or ops.keep[value]) and p > first_write[value]
             if not needed[value]:
                 added += ops.value_bytes[value]
+            if not needed[value] or not shared:
+                written += ops.value_bytes[value]
         for e in range(ops.read_start[op], ops.read_start[op + 1]):
             value = ops.read_index[e]
             if ops.writer_count[value] > 0 and not needed[value]:
                 needed[value] = True
                 freed += ops.value_bytes[value]
-        during[p] = max(added, ops.workspace[op])
+        during[p] = max(written, ops.workspace[op])
         change[p] = added - freed
     level = np.int64(0)
     peak = np.int64(0)

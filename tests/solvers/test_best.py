@@ -1,10 +1,12 @@
 """kusumoto-best: valid, never worse than what it starts from, and below the published peaks."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from oracles import graphs, recount_peak
 
 import remat_lab as rl
@@ -56,6 +58,24 @@ def test_the_search_counts_memory_as_the_simulator_does(graph):
         if lower is not None:
             schedule = rl.Schedule.from_ops(graph.joint, lower)
             assert recount_peak(schedule) == peak_of(ops, lower) <= plan.peak - 1
+
+
+@settings(max_examples=100)
+@given(graphs(), st.data())
+def test_outputs_that_are_made_again_are_counted_as_the_simulator_does(graph, data):
+    """New running statistics are outputs of an op that a plan may run again."""
+    joint = graph.joint
+    kept = data.draw(st.lists(st.integers(0, len(graph) - 1), unique=True))
+    held = dataclasses.replace(joint, outputs=np.union1d(joint.outputs, kept))
+    ops = ops_of(held.graph)
+    order = []
+    for op in range(held.n_ops):
+        again = [o for o in order if not held.op_backward[o]]
+        if again and data.draw(st.booleans()):
+            order.append(data.draw(st.sampled_from(again)))
+        order.append(op)
+    schedule = rl.Schedule.from_ops(held, np.array(order))
+    assert peak_of(ops, np.array(order)) == rl.simulate(schedule).peak == recount_peak(schedule)
 
 
 def test_without_a_budget_nothing_runs_again_and_two_searches_agree():

@@ -73,6 +73,16 @@ def measure(name: str) -> list[dict]:
     return rows
 
 
+COLOURS = {
+    "eager": "#777777",
+    "checkpoint": "#000000",
+    "torch-budget": "#D55E00",
+    "chen": "#56B4E9",
+    "kusumoto-approx": "#009E73",
+    "kusumoto-best": "#0072B2",
+}
+
+
 def picture(rows: list[dict]) -> None:
     import matplotlib
 
@@ -80,7 +90,9 @@ def picture(rows: list[dict]) -> None:
     from matplotlib import pyplot as plt
 
     names = list(dict.fromkeys(row["network"] for row in rows))
-    figure, axes = plt.subplots(1, len(names), figsize=(5 * len(names), 4), squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(names), figsize=(5 * len(names), 4.3), squeeze=False, layout="constrained"
+    )
     for axis, name in zip(axes[0], names):
         mine = [row for row in rows if row["network"] == name]
         for method in dict.fromkeys(row["method"] for row in mine):
@@ -90,15 +102,17 @@ def picture(rows: list[dict]) -> None:
                 axis.annotate(method, (axis.get_xlim()[1], points[0]["peak"] / 2**20), fontsize=7, ha="right")
                 continue
             style = "o-" if method == "torch-budget" else "."
+            colour = COLOURS.get(method)
             axis.plot(
                 [100 * p["overhead"] for p in points],
                 [p["peak"] / 2**20 for p in points],
                 style,
+                color=colour,
                 label=method,
             )
         axis.set(title=name, xlabel="recomputed, % of a plain step's FLOPs", ylabel="measured peak, MiB")
-        axis.legend(fontsize=7)
-    figure.tight_layout()
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
     figure.savefig(RESULTS / "torch_budget.png", dpi=150)
 
 

@@ -102,6 +102,7 @@ def take_pictures(page: Any, stem: str, theme: str) -> None:
 @pytest.mark.parametrize("path", lessons, ids=[path.stem for path in lessons])
 def test_lesson_runs_in_jupyterlab_and_its_views_answer(path: Path, lab: str, chrome: Any) -> None:
     page = chrome.new_page(viewport={"width": 1280, "height": 1400})
+    page.set_default_timeout(120_000)  # scrolling and clicking wait for a quiet page, long on a busy machine
     errors: list[str] = []
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -121,7 +122,7 @@ def test_lesson_runs_in_jupyterlab_and_its_views_answer(path: Path, lab: str, ch
         " const said = p.map((e) => e.textContent.trim()).filter((text) => text);"
         " return said.some((text) => /\\d/.test(text)) && !said.some((text) => /^\\[[* ]\\]/.test(text)); }",
         arg=PANEL,
-        timeout=120_000,
+        timeout=300_000,
     )
     assert page.locator(f"{PANEL} [data-mime-type='application/vnd.jupyter.stderr']").count() == 0
     cells = [
@@ -130,12 +131,12 @@ def test_lesson_runs_in_jupyterlab_and_its_views_answer(path: Path, lab: str, ch
     ends = ["".join(source).splitlines()[-1] for source in cells]
     wanted = sum(end.startswith(("rl.play(", "rl.stepper(", "rl.race(", "rl.explore(")) for end in ends)
     views = page.locator(f"{PANEL} .rl-view")
+    if wanted:
+        views.nth(wanted - 1).wait_for()
     page.wait_for_timeout(1000)
-    assert views.count() >= wanted
-    for i in range(views.count()):
-        button = views.nth(i).locator("button:enabled:visible").first
-        button.scroll_into_view_if_needed()
-        button.click()
+    # From the last to the first: a button may open a further view, which would shift those after it.
+    for i in reversed(range(views.count())):
+        views.nth(i).locator("button:enabled:visible").first.click()
     for theme in ("Light", "Dark"):
         take_pictures(page, path.stem, theme)
     page.close()

@@ -127,6 +127,7 @@ def choose(problem: Any, given: Any, time_limit: float | None = None) -> list[Ch
         Naming the method or the option.
     """
     if given is None:
+        vanilla_peak(problem)  # names what is no problem at all, which no method could plan
         given = methods(problem).names
     elif isinstance(given, str):
         given = [given]

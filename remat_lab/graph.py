@@ -205,6 +205,8 @@ class ComputationGraph:
         InvalidGraph
             As :meth:`from_nodes`; also on an undirected graph.
         """
+        if not hasattr(graph, "is_directed"):
+            raise TypeError(f"need a networkx.DiGraph, got {type(graph).__name__}")
         if not graph.is_directed():
             raise InvalidGraph("an undirected graph has no order to compute in: pass a networkx.DiGraph")
         settings = {key: graph.graph[key] for key in ("name", "time_unit", "baseline") if key in graph.graph}

@@ -20,6 +20,7 @@ import numpy as np
 
 from .arrays import frozen
 from .errors import InfeasibleBudget, InvalidSchedule
+from .joint import JointGraph
 from .memo import memo
 from .progress import report
 from .registry import ACCOUNTINGS, Method, MethodFailed, Request, Solution, lookup
@@ -114,7 +115,7 @@ class Plan:
             fingerprint, actions = data["fingerprint"], data["actions"]
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidSchedule(f"{path} is not a saved plan: {error!r}") from error
-        joint = problem.joint
+        joint = _joint_of(problem)
         if joint.plain.fingerprint() == fingerprint:  # made by a method that knows no alternatives
             joint = joint.plain
         if joint.fingerprint() != fingerprint:
@@ -122,8 +123,26 @@ class Plan:
                 f"{path} was made for another graph (fingerprint {fingerprint}, this one has "
                 f"{joint.fingerprint()}): capture the same model at the same shapes, or solve again"
             )
+        for key, kinds in _SAVED.items():
+            if not isinstance(data.get(key), kinds):
+                raise InvalidSchedule(f"{path} is not a saved plan: {key!r} is {data.get(key)!r}")
+        if not all(isinstance(code, int) for code in actions):
+            raise InvalidSchedule(f"{path} is not a saved plan: 'actions' are not all whole numbers")
         keep = {k: data[k] for k in cls.__dataclass_fields__ if k in data}
         return cls(**keep, problem=problem, schedule=Schedule(joint, np.array(actions, dtype=np.int32)))
+
+
+#: What a saved plan holds besides the graph's fingerprint.
+_SAVED: dict[str, Any] = {
+    "method": str,
+    "budget": (int, type(None)),
+    "peak": int,
+    "overhead": (int, float),
+    "overhead_ratio": (int, float),
+    "status": str,
+    "solve_seconds": (int, float),
+    "actions": list,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,8 +296,18 @@ def minimum_budget(
 
 def vanilla_peak(problem: Any) -> int:
     """Simulated peak of the plain schedule: what "100%" means."""
-    joint = problem.joint
+    joint = _joint_of(problem)
     return memo(joint, "vanilla_peak", lambda: simulate(Schedule.vanilla(joint)).peak)
+
+
+def _joint_of(problem: Any) -> JointGraph:
+    joint = getattr(problem, "joint", None)
+    if not isinstance(joint, JointGraph):
+        raise TypeError(
+            "a problem is a ComputationGraph, a JointGraph, a Chain or a captured model; "
+            f"got {type(problem).__name__}"
+        )
+    return joint
 
 
 def _view(entry: Method, problem: Any, accounting: str, options: dict[str, Any]) -> Any:

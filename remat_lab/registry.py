@@ -74,7 +74,7 @@ class Method:
     def look_at(self, problem: Any) -> Any:
         """The view of the problem this method plans on."""
         found = getattr(problem, self.view, None)
-        if found is None:
+        if found is None or isinstance(found, dict):  # a networkx graph has a dict of that name
             kinds = {
                 "chain": "a Chain",
                 "captured": "a captured model",
@@ -164,6 +164,8 @@ def method(
     """
     from .authoring import FORMS, check_signature, parts_of
 
+    if not isinstance(name, str) or not name:
+        raise TypeError(f'a method needs a name, got {name!r}: write @rl.method("my-idea")')
     if returns not in FORMS:
         raise ValueError(f"returns must be one of {tuple(FORMS)}, got {returns!r}")
     views = FORMS[returns].views

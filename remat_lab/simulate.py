@@ -124,7 +124,11 @@ def simulate(plan: Plan | Schedule) -> Trace:
         If an op reads a value that is not there, a free names a value that is not held, or an output of the
         graph is missing at the end. The message names the step, the op, the value and who freed it.
     """
-    schedule = plan if isinstance(plan, Schedule) else plan.schedule
+    schedule = plan if isinstance(plan, Schedule) else getattr(plan, "schedule", None)
+    if not isinstance(schedule, Schedule):
+        raise TypeError(
+            f"simulate needs a Plan or a Schedule, got {type(plan).__name__}: rl.solve(problem, budget) makes a plan"
+        )
     joint = schedule.joint
     # Alternatives: writer_count is 1 for what they write, so that one run of any of them makes it whole.
     during, after, by_category, status, step, value = _simulate(

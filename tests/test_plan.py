@@ -1,5 +1,6 @@
 import json
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -121,3 +122,43 @@ def test_a_method_that_returns_nonsense_is_told():
             rl.solve(chain(3), None, "test-nonsense")
     finally:
         del _METHODS["test-nonsense"]
+
+
+@pytest.mark.parametrize(
+    "name", ["checkmate", "checkmate-lp", "local-search", "retention-intervals", "oracle", "dtr"]
+)
+def test_no_bytes_at_all_is_a_budget_too(name):
+    if name == "retention-intervals":
+        pytest.importorskip("ortools")
+    short = {"seconds": 0.1, "warm_start": 0.1}
+    options = {key: value for key, value in short.items() if key in lookup(name).options}
+    with pytest.raises(rl.InfeasibleBudget, match=name):
+        rl.solve(chain(3), 0, name, **options)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("method", None), ("peak", "x"), ("overhead", []), ("actions", {}), ("actions", ["x"])]
+)
+def test_a_saved_plan_with_a_wrong_entry_is_refused_by_name(key, value, tmp_path):
+    path = tmp_path / "plan.json"
+    graph = chain(3)
+    path.write_text(json.dumps({**rl.solve(graph).to_dict(), key: value}))
+    with pytest.raises(rl.InvalidSchedule, match=key):
+        rl.Plan.load(path, graph)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: rl.solve(nx.DiGraph([(1, 2)]), "min"),
+        lambda: rl.compare(3, ["min"], progress=False),
+        lambda: rl.vanilla_peak(3),
+        lambda: rl.simulate(chain(3)),
+        lambda: rl.Stepper(None),
+        lambda: rl.ComputationGraph.from_networkx(3),
+        lambda: rl.method(lambda graph, budget: ()),
+    ],
+)
+def test_an_argument_of_another_kind_is_a_type_error_that_says_so(call):
+    with pytest.raises(TypeError, match=r"got|needs"):
+        call()

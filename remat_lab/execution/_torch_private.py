@@ -7,6 +7,7 @@ buffers, random state and bytes of every captured network against eager.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 from collections.abc import Iterator
@@ -160,12 +161,18 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 
 _MARK = "remat_lab.mark"
+_ASIDE = "remat_lab.aside"
 
 
 def mark() -> None:
     """Put a boundary between the allocator events before and after this moment (while profiling)."""
     with _RecordFunctionFast(_MARK):
         pass
+
+
+def aside() -> contextlib.AbstractContextManager[None]:
+    """What is allocated and freed inside is bookkeeping of the executor, and not recorded (while profiling)."""
+    return _RecordFunctionFast(_ASIDE)
 
 
 @contextlib.contextmanager
@@ -195,7 +202,8 @@ def allocator_events() -> Iterator[list[int | None]]:
     finally:
         if level is None:
             os.environ.pop("KINETO_LOG_LEVEL", None)
-    found = []
+    found: list[tuple[int, int | None]] = []
+    asides = []
     for event in profiler.kineto_results.events():
         name = event.name()
         if name == "[memory]":
@@ -203,8 +211,15 @@ def allocator_events() -> Iterator[list[int | None]]:
                 found.append((event.start_ns(), event.nbytes()))
         elif name == _MARK:
             found.append((event.start_ns(), None))
+        elif name == _ASIDE:
+            asides.append((event.start_ns(), event.start_ns() + event.duration_ns()))
     found.sort(key=lambda pair: pair[0])  # stable: events of one nanosecond keep their order
-    events.extend(size for _, size in found)
+    asides.sort()
+    starts = [start for start, _ in asides]
+    for at, size in found:
+        before = bisect.bisect_right(starts, at) - 1
+        if size is None or before < 0 or at > asides[before][1]:
+            events.append(size)
 
 
 def min_cut_partition(

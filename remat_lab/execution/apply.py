@@ -12,7 +12,7 @@ from torch import nn
 from ..errors import ExecutionError
 from ..plan import Plan
 from ..schedule import Schedule
-from .execute import has_data, mismatch, schedule_for
+from .execute import has_data, mismatch, require_captured, schedule_for
 from .interpreter import Interpreter
 from .tracing import Signature, autocast_state
 
@@ -57,6 +57,7 @@ class PlannedModule(nn.Module):
         super().__init__()
         if fallback not in FALLBACKS:
             raise ValueError(f"fallback must be one of {FALLBACKS}, got {fallback!r}")
+        require_captured(cap)
         self.model = cap.model
         if cap.loss_module.loss is not None:
             self.loss = cap.loss_module.loss

@@ -29,7 +29,7 @@ import torch
 from ..joint import JointGraph
 from ..schedule import Schedule
 from . import _torch_private as private
-from .execute import call_tensors, resident_tensors, synchronize, warm_up
+from .execute import call_tensors, require_captured, resident_tensors, synchronize, warm_up
 from .flops import op_flops
 from .interpreter import Interpreter
 from .measure import meter_for
@@ -80,6 +80,7 @@ def calibrate(
     ExecutionError
         If the model or its inputs hold no data, or an op fails.
     """
+    require_captured(cap)
     if time not in TIME_SOURCES:
         raise ValueError(f"time must be one of {TIME_SOURCES}, got {time!r}")
     if k < 1:

@@ -84,6 +84,17 @@ def execute(
     )
 
 
+def require_captured(cap: Any) -> None:
+    """Raise TypeError unless this is what ``capture`` returns."""
+    from .capture import CapturedModel
+
+    if not isinstance(cap, CapturedModel):
+        raise TypeError(
+            f"the first argument must be a captured model, got {type(cap).__name__}: "
+            "captured = rl.capture(model, inputs), then rl.execute(captured, plan)"
+        )
+
+
 def schedule_for(cap: CapturedModel, plan: Plan | Schedule | None) -> Schedule:
     """The schedule of a plan, checked against the capture's ops and values.
 
@@ -94,6 +105,7 @@ def schedule_for(cap: CapturedModel, plan: Plan | Schedule | None) -> Schedule:
     InvalidSchedule
         If it cannot run.
     """
+    require_captured(cap)
     if plan is None:
         return Schedule.vanilla(cap.joint)
     schedule = plan if isinstance(plan, Schedule) else getattr(plan, "schedule", None)

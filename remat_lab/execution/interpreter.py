@@ -17,6 +17,7 @@ import torch
 
 from ..errors import ExecutionError
 from ..schedule import Schedule
+from . import _torch_private as private
 from .program import Program, Slots
 
 if TYPE_CHECKING:
@@ -28,15 +29,17 @@ Act = Callable[[Slots], None]
 class RandomState:
     """The default generators' state: the CPU's, and one CUDA device's if it is used.
 
-    Kept as bytes, not tensors: a tensor would be five kilobytes of live memory the schedule knows nothing of.
+    Kept as bytes, not tensors: a tensor would be five kilobytes of live memory the schedule knows nothing of. The
+    tensor that torch hands the state over in is set aside for the same reason.
     """
 
     def __init__(self, device: torch.device):
         self.device = device
 
     def save(self) -> tuple[bytes, bytes]:
-        cuda = bytes(torch.cuda.get_rng_state(self.device).numpy()) if self.device.type == "cuda" else b""
-        return bytes(torch.get_rng_state().numpy()), cuda
+        with private.aside():
+            cuda = bytes(torch.cuda.get_rng_state(self.device).numpy()) if self.device.type == "cuda" else b""
+            return bytes(torch.get_rng_state().numpy()), cuda
 
     def restore(self, state: tuple[bytes, bytes]) -> None:
         torch.set_rng_state(torch.frombuffer(bytearray(state[0]), dtype=torch.uint8))

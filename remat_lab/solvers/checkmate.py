@@ -107,7 +107,7 @@ def program(joint: JointGraph, budget: int | None) -> Program:
     users = [sorted({*w, *joint.readers.row(v).tolist()}) for v, w in enumerate(writers)]
     is_output = np.zeros(joint.n_values, dtype=bool)
     is_output[joint.outputs] = True
-    limit = float(budget if budget is not None else max(1, simulate(Schedule.vanilla(joint)).peak))
+    limit = float(max(1, simulate(Schedule.vanilla(joint)).peak if budget is None else budget))
     size = joint.value_bytes / limit
     space = joint.op_workspace / limit
     plain = joint.plain_time or 1.0

@@ -318,7 +318,7 @@ def _anneal(
         keep,
         scratch,
     )
-    weight = strictness / budget
+    weight = strictness / max(1, budget)
     stage_over = -1
     cooling = (cold / hot) ** (1.0 / max(1, steps - 1))
     heat = hot

@@ -9,6 +9,7 @@ from torch import nn
 
 from remat_lab.errors import ExecutionError
 from remat_lab.execution.apply import apply
+from remat_lab.execution.calibrate import calibrate
 from remat_lab.execution.capture import capture
 from remat_lab.execution.execute import execute
 from remat_lab.schedule import Schedule
@@ -133,3 +134,11 @@ def test_a_failure_in_the_backward_half_of_a_planned_module():
     ERRORS.update(value=None)
     planned(cap.inputs[0]).backward()
     assert all(p.grad is not None for p in net.parameters())
+
+
+@pytest.mark.parametrize("call", [execute, apply, calibrate])
+@pytest.mark.parametrize("given", [nn.Linear(2, 2), None])
+def test_what_is_not_a_captured_model_is_refused(call, given):
+    arguments = (given,) if call is calibrate else (given, None)
+    with pytest.raises(TypeError, match=r"captured model, got .*rl.capture"):
+        call(*arguments)

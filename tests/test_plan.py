@@ -162,3 +162,8 @@ def test_a_saved_plan_with_a_wrong_entry_is_refused_by_name(key, value, tmp_path
 def test_an_argument_of_another_kind_is_a_type_error_that_says_so(call):
     with pytest.raises(TypeError, match=r"got|needs"):
         call()
+
+
+def test_checkmate_lp_makes_up_no_peak_where_its_program_has_no_solution():
+    with pytest.raises(rl.InfeasibleBudget, match="none was found at all"):
+        rl.solve(chain(3), 3, "checkmate-lp")

@@ -376,7 +376,7 @@ def checkmate_lp(joint: JointGraph, request: Request, time_limit: float | None =
     assert request.budget is not None
     _check_size(joint, "checkmate-lp")
     best: tuple[float, Schedule] | None = None
-    least = 2**62
+    least = np.inf
     for share in (1.0, 0.9, 0.8):  # the paper relaxes with less than the budget, as rounding costs memory
         built = program(joint, int(request.budget * share))
         result = _solve(built, False, time_limit, 0.0)
@@ -393,9 +393,14 @@ def checkmate_lp(joint: JointGraph, request: Request, time_limit: float | None =
         if best is not None:
             break
     if best is None:
+        tried = (
+            f"the least peak it came to is {format_bytes(least)}"
+            if least < np.inf
+            else "none was found at all"
+        )
         raise InfeasibleBudget(
             f"checkmate-lp's rounding keeps no schedule within {format_bytes(request.budget)} "
-            f"({request.budget} B); the least peak it came to is {format_bytes(min(least, 2**62))}",
+            f"({request.budget} B); {tried}",
         )
     return Solution(best[1])
 

@@ -21,6 +21,18 @@ def batch():
     return torch.randn(512, 32, generator=generator), torch.randint(0, 4, (512,), generator=generator)
 
 
+def measured_peak(forward, optimizer):
+    """Bytes of one whole step, the gradients that it leaves included."""
+    from remat_lab.execution.measure import meter_for
+
+    optimizer.zero_grad()
+    meter = meter_for("cpu")
+    with meter:
+        forward().backward()
+        meter.mark()
+    return int(meter.levels.during.max())
+
+
 def main(rank, world, meeting, result):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
@@ -30,7 +42,7 @@ def main(rank, world, meeting, result):
     images, labels = (tensor[share].clone() for tensor in batch())
     model = network()
     twin = copy.deepcopy(model)
-    cap = rl.capture(model, images, F.cross_entropy, targets=labels)
+    cap = rl.calibrate(rl.capture(model, images, F.cross_entropy, targets=labels), k=1, cache=False)
     plan = rl.solve(cap, "min", "chen")
     ours = DistributedDataParallel(rl.apply(cap, plan, fallback="error"))
     theirs = DistributedDataParallel(twin)
@@ -48,9 +60,18 @@ def main(rank, world, meeting, result):
         same = all(torch.equal(p.grad, q.grad) for p, q in zip(model.parameters(), twin.parameters()))
         for optimizer in optimizers:
             optimizer.step()
+    peaks = [measured_peak(lambda: ours(images, targets=labels), optimizers[0])]
+    peaks.append(measured_peak(lambda: F.cross_entropy(theirs(images), labels), optimizers[1]))
     if rank == 0:
         torch.save(
-            {"losses": losses, "first": first, "same": same, "recomputed": plan.schedule.recomputed_ops},
+            {
+                "losses": losses,
+                "first": first,
+                "same": same,
+                "recomputed": plan.schedule.recomputed_ops,
+                "budget": plan.budget,
+                "peaks": peaks,
+            },
             result,
         )
     dist.destroy_process_group()

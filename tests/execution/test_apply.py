@@ -309,6 +309,9 @@ def test_distributed_data_parallel_over_two_processes(tmp_path):
     found = torch.load(result)
     assert found["recomputed"] > 0
     assert found["same"] and all(ours == theirs for ours, theirs in found["losses"])
+    planned, eager = found["peaks"]
+    handed_out = 8  # bytes: the loss as the caller holds it, and the gradient autograd makes for it
+    assert planned <= found["budget"] + handed_out < eager
     model, (images, labels) = ddp_worker.network(), ddp_worker.batch()
     F.cross_entropy(model(images), labels).backward()
     for ours, whole in zip(found["first"], model.parameters()):

@@ -35,6 +35,7 @@ GUIDES = (
     "docs/reproduction.md",
     "docs/write_a_method.md",
     "docs/architecture.md",
+    "benchmarks/README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 )
@@ -57,10 +58,13 @@ def lessons() -> list[Page]:
 
 
 def guides() -> list[Page]:
+    def name(path: Path) -> str:
+        return path.parent.name if path.stem == "README" else path.stem
+
     paths = [ROOT / name for name in GUIDES]
     paths += sorted(set((ROOT / "docs").glob("*.md")) - set(paths))
     return [
-        Page(path, f"guide/{path.stem.lower()}.html", render.heading(path.read_text("utf-8")))
+        Page(path, f"guide/{name(path).lower()}.html", render.heading(path.read_text("utf-8")))
         for path in paths
         if path.exists()
     ]
@@ -198,7 +202,7 @@ def build(site: Path, *, run: bool = True, reference: bool = True) -> None:
         else:
             body = render.markdown(page.source.read_text("utf-8"), links)
             up = "../" * page.target.count("/")
-            body = re.sub(r'src="(?:docs/)?(images|figures)/', rf'src="{up}\1/', body)
+            body = re.sub(r'src="(?:\.\./)?(?:docs/)?(images|figures)/', rf'src="{up}\1/', body)
         body = with_files(body, page, site)
         target = site / page.target
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 #
 #   make demo    plan, run and measure ResNet-50; print the table, write the picture
 #   make test    the tests
-#   make lab     JupyterLab
+#   make lab     JupyterLab, in the course's folder
 #   make bench   the benchmarks
 #   make lint    ruff and mypy
 #   make docs    the site: course, guides, API reference; into site/
@@ -33,7 +33,7 @@ test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lab: $(VENV)/.ready-core
-	$(BIN)/jupyter lab
+	$(BIN)/jupyter lab notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 bench: $(VENV)/.ready-cp
 	@set -e; for script in $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)); do \

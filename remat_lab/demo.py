@@ -49,13 +49,13 @@ class Row:
     @property
     def difference(self) -> int:
         """Predicted minus measured peak, bytes."""
-        return simulate(self.plan).peak - self.run.peak
+        return self.plan.peak - self.run.peak
 
     def cells(self) -> tuple[str, ...]:
         return (
             self.plan.method,
             self.budget,
-            format_bytes(simulate(self.plan).peak),
+            format_bytes(self.plan.peak),
             format_bytes(self.run.peak),
             f"{self.difference} B",
             f"{self.plan.overhead_ratio:.1%}",

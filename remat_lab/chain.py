@@ -276,6 +276,8 @@ class Chain:
 def _numbers(given: PerStep, T: int, name: str) -> np.ndarray:
     try:
         values = np.array(given, dtype=np.float64)
+        if given is None:  # numpy's NaN
+            raise TypeError
     except (TypeError, ValueError):
         raise InvalidGraph(f"{name} must be a number or one number per step, got {given!r}") from None
     if values.ndim > 1:

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .arguments import check_seconds
 from .errors import InfeasibleBudget
 from .plan import Plan, solve, vanilla_peak
 from .registry import lookup, methods
@@ -131,6 +132,9 @@ def choose(problem: Any, given: Any, time_limit: float | None = None) -> list[Ch
         given = methods(problem).names
     elif isinstance(given, str):
         given = [given]
+    elif not isinstance(given, Iterable):
+        raise TypeError(f"methods must be names or pairs (name, options) in a list, got {given!r}")
+    check_seconds(time_limit, "time_limit")
     labelled = given.items() if isinstance(given, Mapping) else ((None, item) for item in given)
     choices = []
     for label, item in labelled:
@@ -144,6 +148,8 @@ def choose(problem: Any, given: Any, time_limit: float | None = None) -> list[Ch
                 limits["time_limit"] = time_limit
             options = {**limits, **options}
         choices.append(Choice(str(label or (f"{name}({shown})" if shown else name)), name, options))
+    if not choices:
+        raise ValueError("no methods to compare: name at least one, or leave methods out for all that fit")
     labels = [choice.label for choice in choices]
     for label in labels:
         if labels.count(label) > 1:
@@ -236,6 +242,25 @@ def table(rows: list[dict[str, Any]], columns: Iterable[str]) -> pd.DataFrame:
         elif name in _NUMBERS:
             frame[name] = pd.to_numeric(frame[name]).astype("float64")
     return frame
+
+
+def check_table(frame: Any, name: str, columns: Iterable[str]) -> None:
+    """Refuse what is no table of ``compare()`` or ``sweep()``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, or the column it lacks.
+    """
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        raise TypeError(
+            f"{name} must be a table made by compare(), sweep() or load_sweep(), got {type(frame).__name__}"
+        )
+    missing = sorted(set(columns) - set(frame.columns))
+    if missing:
+        raise ValueError(f"{name} is not a comparison: it has no column {missing[0]!r}")
 
 
 def has_plan(frame: pd.DataFrame) -> pd.Series:

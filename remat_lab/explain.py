@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from .errors import InfeasibleBudget
-from .joint import CATEGORIES, JointGraph
+from .joint import CATEGORIES, JointGraph, joint_of
 from .schedule import Schedule
 from .simulate import TRACE_CATEGORIES, LiveValue, Trace, simulate
-from .units import format_bytes, parse_bytes
+from .units import format_bytes, read_bytes
 
 #: Optimizer state and the transient of one step, in units of the trainable parameters' bytes.
 OPTIMIZERS = {
@@ -141,7 +141,7 @@ def floor(problem: Any) -> Floor:
 
     When the last op has run, the outputs are all there; where they are more than any op needs, they bind.
     """
-    joint: JointGraph = problem.joint
+    joint = joint_of(problem)
     size = np.where(joint.resident, 0, joint.value_bytes)
     reads = np.zeros(joint.n_ops, dtype=np.int64)
     writes = np.zeros(joint.n_ops, dtype=np.int64)
@@ -182,7 +182,7 @@ def explain(problem: Any, plan: Any = None) -> Explanation:
     problem : ComputationGraph, JointGraph, Chain or CapturedModel
     plan : Plan or Schedule, optional
     """
-    joint: JointGraph = problem.joint
+    joint = joint_of(problem)
     baseline: dict[str, int] = {}
     for value in np.flatnonzero(joint.resident).tolist():
         category = CATEGORIES[joint.value_category[value]]
@@ -252,13 +252,14 @@ def activation_budget(
 
     >>> # plan = rl.solve(cap, rl.activation_budget(cap, gpu="24 GB", optimizer="adam"))
     """
-    if optimizer not in OPTIMIZERS:
+    if not isinstance(optimizer, str) or optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}; got {optimizer!r}")
-    joint: JointGraph = problem.joint
+    joint = joint_of(problem)
     state, transient = OPTIMIZERS[optimizer]
     is_gradient = joint.value_category == CATEGORIES.index("parameter gradient")
     trainable = int(joint.value_bytes[is_gradient].sum())
-    whole = parse_bytes(gpu) - parse_bytes(reserve)
+    kept_free = read_bytes(reserve, "the size 'reserve'")
+    whole = read_bytes(gpu, "the size 'gpu'") - kept_free
     left = whole - joint.baseline - state * trainable
     # After the backward pass the activations are gone, and the optimizer works beside the gradients.
     least = trainable * (1 + transient)
@@ -267,7 +268,7 @@ def activation_budget(
             f"{format_bytes(joint.baseline)} of parameters, buffers and inputs, {format_bytes(state * trainable)} of "
             f"{optimizer} state and {format_bytes(least)} for gradients and the optimizer's step do not fit "
             f"{format_bytes(whole)}, before any activation",
-            minimum=joint.baseline + state * trainable + least + parse_bytes(reserve),
+            minimum=joint.baseline + state * trainable + least + kept_free,
         )
     return left
 

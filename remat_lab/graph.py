@@ -146,7 +146,10 @@ class ComputationGraph:
         >>> len(g), g.total_memory
         (2, 6)
         """
-        node_list = [dict(node) for node in nodes]
+        try:
+            node_list = [dict(node) for node in nodes]
+        except (TypeError, ValueError):
+            raise TypeError(f"nodes must be dicts with a name and a memory, got {nodes!r}") from None
         if not node_list:
             raise InvalidGraph("a graph needs at least one node")
         for i, node in enumerate(node_list):
@@ -162,7 +165,11 @@ class ComputationGraph:
             given[node["name"]] = i
         successors: list[list[int]] = [[] for _ in node_list]
         predecessors: list[set[int]] = [set() for _ in node_list]
-        for producer, consumer in edges:
+        try:
+            pairs = [(producer, consumer) for producer, consumer in edges]
+        except (TypeError, ValueError):
+            raise TypeError(f"edges must be pairs (producer, consumer) of names, got {edges!r}") from None
+        for producer, consumer in pairs:
             for end in (producer, consumer):
                 if str(end) not in given:
                     raise InvalidGraph(f"edge ({producer!r}, {consumer!r}) names {end!r}, which is no node")

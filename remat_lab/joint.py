@@ -389,3 +389,20 @@ class JointGraph:
             f"JointGraph({label.strip() + ', ' if label else ''}{self.n_ops - backward} forward and "
             f"{backward} backward ops, {self.n_values} values)"
         )
+
+
+def joint_of(problem: Any) -> JointGraph:
+    """The joint graph of whatever can be planned.
+
+    Raises
+    ------
+    TypeError
+        If ``problem`` is no problem.
+    """
+    joint = getattr(problem, "joint", None)
+    if not isinstance(joint, JointGraph):
+        raise TypeError(
+            "a problem is a ComputationGraph, a JointGraph, a Chain or a captured model; "
+            f"got {type(problem).__name__}"
+        )
+    return joint

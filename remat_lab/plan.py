@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import as_path
 from .arrays import frozen
 from .errors import InfeasibleBudget, InvalidSchedule
-from .joint import JointGraph
+from .joint import joint_of
 from .memo import memo
 from .progress import report
 from .registry import ACCOUNTINGS, Method, MethodFailed, Request, Solution, lookup
@@ -99,7 +100,7 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON. :meth:`load` gives the same schedule and the same peak."""
-        Path(path).write_text(json.dumps(self.to_dict()))
+        as_path(path).write_text(json.dumps(self.to_dict()))
 
     @classmethod
     def load(cls, path: str | Path, problem: Any) -> Plan:
@@ -111,11 +112,11 @@ class Plan:
             If the problem's joint graph is not the one the plan was made for, or the file is no plan.
         """
         try:
-            data = json.loads(Path(path).read_text())
+            data = json.loads(as_path(path).read_text())
             fingerprint, actions = data["fingerprint"], data["actions"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError) as error:
             raise InvalidSchedule(f"{path} is not a saved plan: {error!r}") from error
-        joint = _joint_of(problem)
+        joint = joint_of(problem)
         if joint.plain.fingerprint() == fingerprint:  # made by a method that knows no alternatives
             joint = joint.plain
         if joint.fingerprint() != fingerprint:
@@ -296,18 +297,8 @@ def minimum_budget(
 
 def vanilla_peak(problem: Any) -> int:
     """Simulated peak of the plain schedule: what "100%" means."""
-    joint = _joint_of(problem)
+    joint = joint_of(problem)
     return memo(joint, "vanilla_peak", lambda: simulate(Schedule.vanilla(joint)).peak)
-
-
-def _joint_of(problem: Any) -> JointGraph:
-    joint = getattr(problem, "joint", None)
-    if not isinstance(joint, JointGraph):
-        raise TypeError(
-            "a problem is a ComputationGraph, a JointGraph, a Chain or a captured model; "
-            f"got {type(problem).__name__}"
-        )
-    return joint
 
 
 def _view(entry: Method, problem: Any, accounting: str, options: dict[str, Any]) -> Any:

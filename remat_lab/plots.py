@@ -18,7 +18,8 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter
 
-from .joint import JointGraph
+from .comparison import check_table
+from .joint import joint_of
 from .layout import layout
 from .palette import CATEGORY_COLOURS, SERIES_COLOURS, SERIES_DASHES, STATE_COLOURS
 from .plan import Frontier, Plan, vanilla_peak
@@ -130,7 +131,9 @@ def plot_graph(
     matplotlib.axes.Axes
     """
     schedule = shown if isinstance(shown, Schedule) else getattr(shown, "schedule", None)
-    joint: JointGraph = schedule.joint if schedule is not None else shown.joint
+    if schedule is None and not hasattr(shown, "joint"):
+        raise TypeError(f"shown must be a problem, a Plan, a Trace or a Schedule, got {type(shown).__name__}")
+    joint = joint_of(shown if schedule is None else schedule)
     places = layout(joint)
     width = columns or _even(places.columns, 64)
     px, py, row = places.places(width)
@@ -214,7 +217,14 @@ def plot_frontier(
     elif isinstance(shown, Mapping):
         series = dict(shown)
     else:
-        series = {f.method: f for f in shown}
+        items = list(shown) if isinstance(shown, Iterable) and not isinstance(shown, str) else [shown]
+        series = {getattr(f, "method", ""): f for f in items}
+    for found in series.values():
+        if not isinstance(found, Frontier):
+            raise TypeError(
+                f"shown must be a Frontier, or a list or a dict of them, got {type(found).__name__}: "
+                "rl.frontier(problem, method) makes one"
+            )
     if not series:
         raise ValueError("nothing to plot: got no frontier")
     axes = _axes(ax, (4.6, 3.1))
@@ -261,6 +271,7 @@ def plot_comparison(frame: Any, *, ax: Axes | None = None, legend: bool = True) 
     ValueError
         If the table is of several problems, or has no plan within a budget.
     """
+    check_table(frame, "frame", ("method", "budget", "overhead_ratio"))
     if "problem" in frame and frame["problem"].nunique() > 1:
         raise ValueError(
             f"the table is of {frame['problem'].nunique()} problems: plot one, frame[frame['problem'] == "

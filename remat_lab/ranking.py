@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .comparison import ROUNDING, has_plan
+from .comparison import ROUNDING, check_table, has_plan
 from .palette import CATEGORY_COLOURS
 from .simulate import Trace, simulate
 from .units import format_bytes
@@ -147,12 +147,10 @@ def leaderboard(frame: pd.DataFrame) -> Leaderboard:
 
     Raises
     ------
-    ValueError
-        If the table lacks a column.
+    TypeError, ValueError
+        If it is no table, or lacks a column.
     """
-    missing = {"method", "budget", "overhead_ratio", "gap", "solve_seconds", "status"} - set(frame.columns)
-    if missing:
-        raise ValueError(f"not a comparison: it has no column {sorted(missing)[0]!r}")
+    check_table(frame, "frame", ("method", "budget", "overhead_ratio", "gap", "solve_seconds", "status"))
     planned = frame.assign(planned=has_plan(frame)).groupby("method", sort=False)
     table = planned.agg(
         plans=("planned", "sum"),

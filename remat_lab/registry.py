@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from .errors import RematError, UnknownMethod
+from .joint import joint_of
 from .schedule import Schedule
 
 ACCOUNTINGS = ("simulated", "paper")
@@ -82,7 +83,7 @@ class Method:
                 "joint": "a ComputationGraph, a JointGraph, a Chain or a captured model",
             }
             raise TypeError(
-                f"method {self.name!r} plans {kinds[self.view]}; got {type(problem).__name__}. "
+                f"method {self.name!r} plans {kinds[self.view]}; got {type(problem).__name__} as the problem. "
                 "See remat_lab.methods() for what each method takes."
             )
         # A chain's joint graph has two ways to make a hidden state; only the chain methods choose between them.
@@ -166,7 +167,7 @@ def method(
 
     if not isinstance(name, str) or not name:
         raise TypeError(f'a method needs a name, got {name!r}: write @rl.method("my-idea")')
-    if returns not in FORMS:
+    if not isinstance(returns, str) or returns not in FORMS:
         raise ValueError(f"returns must be one of {tuple(FORMS)}, got {returns!r}")
     views = FORMS[returns].views
     chosen = views[0] if view is None else view
@@ -174,6 +175,8 @@ def method(
         raise ValueError(f"view must be one of {views} for returns={returns!r}, got {view!r}")
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(fn):
+            raise TypeError(f"method {name!r} must be a function, got {fn!r}")
         options = check_signature(name, returns, fn)
         entry = Method(
             name=name,
@@ -219,7 +222,7 @@ def lookup(name: str) -> Method:
         With the closest names.
     """
     _load_builtin()
-    if name not in _METHODS:
+    if not isinstance(name, str) or name not in _METHODS:
         raise UnknownMethod(name, _METHODS)
     return _METHODS[name]
 
@@ -252,8 +255,16 @@ class MethodTable(tuple[Method, ...]):
 
 
 def methods(problem: Any = None) -> MethodTable:
-    """Every registered method, or those that can plan ``problem``."""
+    """Every registered method, or those that can plan ``problem``.
+
+    Raises
+    ------
+    TypeError
+        If ``problem`` is no problem.
+    """
     _load_builtin()
+    if problem is not None:
+        joint_of(problem)
     chosen = [m for m in _METHODS.values() if problem is None or getattr(problem, m.view, None) is not None]
     return MethodTable(chosen)
 

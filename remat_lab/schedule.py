@@ -41,7 +41,11 @@ class Schedule:
     actions: np.ndarray
 
     def __post_init__(self) -> None:
-        actions = np.array(self.actions, dtype=np.int32)
+        _check_joint(self.joint)
+        try:
+            actions = np.array(self.actions, dtype=np.int32)
+        except (TypeError, ValueError):
+            raise TypeError(f"actions must be whole numbers, got {self.actions!r}") from None
         if actions.ndim != 1:
             raise InvalidSchedule(f"actions must be one flat array, got shape {actions.shape}")
         object.__setattr__(self, "actions", frozen(actions))
@@ -65,7 +69,11 @@ class Schedule:
         InvalidSchedule
             If an index names no op.
         """
-        order = np.fromiter(ops, dtype=np.int64) if not isinstance(ops, np.ndarray) else ops.astype(np.int64)
+        _check_joint(joint)
+        try:
+            order = ops.astype(np.int64) if isinstance(ops, np.ndarray) else np.fromiter(ops, dtype=np.int64)
+        except (TypeError, ValueError):
+            raise TypeError(f"ops must be indices of ops, got {ops!r}") from None
         wrong = np.flatnonzero((order < 0) | (order >= joint.n_ops))
         if len(wrong):
             raise InvalidSchedule(
@@ -79,6 +87,7 @@ class Schedule:
     @classmethod
     def vanilla(cls, joint: JointGraph) -> Schedule:
         """Every plain op once, in the plain order: what a framework does without recomputation."""
+        _check_joint(joint)
         return cls.from_ops(joint, np.flatnonzero(joint.op_plain))
 
     @cached_property
@@ -150,6 +159,11 @@ class Schedule:
             f"Schedule({len(self.ops)} runs ({self.recomputed_ops} of them again), "
             f"{len(self.actions) - len(self.ops)} frees, on {self.joint!r})"
         )
+
+
+def _check_joint(joint: JointGraph) -> None:
+    if not isinstance(joint, JointGraph):
+        raise TypeError(f"joint must be a JointGraph, such as problem.joint; got {type(joint).__name__}")
 
 
 @njit(cache=True, nogil=True)

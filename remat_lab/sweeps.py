@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .arguments import as_path
 from .comparison import COLUMNS, TIME_LIMIT, Choice, as_budgets, attempt, choose, table, with_gaps
+from .joint import joint_of
 from .registry import Method, install, lookup, methods
 from .units import parse_budget
 
@@ -80,7 +82,7 @@ def sweep(
     from tqdm.auto import tqdm
 
     cells = _cells(problems, budgets, methods, time_limit)
-    path = Path(path)
+    path = as_path(path)
     _repair(path)
     done = {
         key: row for key, row in _read(path) if not (retry and row["status"] in ("failed", "unavailable"))
@@ -114,7 +116,7 @@ def load_sweep(path: str | os.PathLike[str]) -> pd.DataFrame:
     ValueError
         If a line is no result of a sweep; the message names it. A last line that a kill tore is left out.
     """
-    path = Path(path)
+    path = as_path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no sweep file {str(path)!r}")
     return _table(list(dict(_read(path)).values()))
@@ -134,6 +136,10 @@ def _cells(problems: Any, budgets: Any, given: Any, time_limit: float | None) ->
             parse_budget(budget, 1)  # a budget that cannot be read is an argument's error, not a method's
     cells = []
     for name, problem in problems.items():
+        try:
+            joint_of(problem)
+        except TypeError as error:
+            raise TypeError(f"problems[{name!r}]: {error}") from None
         able = methods(problem).names
         bare = _bare(problem)
         print_ = _digest(problem)

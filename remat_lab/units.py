@@ -25,7 +25,10 @@ _SCALE = {
     "tib": 2**40,
 }
 _BYTES = re.compile(r"^\s*([0-9][0-9_,]*(?:\.[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]*)\s*$")
-_HELP = "write bytes as an int, '2.5 GB' (10^9), '2.5 GiB' (2^30), '60%' (of the vanilla peak) or 'min'"
+_HELP = "write bytes as an int, '2.5 GB' (10^9) or '2.5 GiB' (2^30)"
+_BUDGET_HELP = (
+    "write bytes as an int, '2.5 GB' (10^9), '2.5 GiB' (2^30), '60%' (of the vanilla peak) or 'min'"
+)
 
 
 def parse_bytes(text: int | float | str) -> int:
@@ -39,26 +42,32 @@ def parse_bytes(text: int | float | str) -> int:
     >>> parse_bytes("2.5 GB"), parse_bytes("1 KiB")
     (2500000000, 1024)
     """
+    return read_bytes(text, "a size")
+
+
+def read_bytes(text: int | float | str, what: str, how: str = _HELP) -> int:
+    """:func:`parse_bytes`, with errors that call the size ``what`` and say ``how`` to write it."""
+    unreadable = f"cannot read {text!r} as {what}: {how}"
     if isinstance(text, bool):
-        raise ValueError(f"{text!r} is not a size: {_HELP}")
+        raise ValueError(unreadable)
     if isinstance(text, numbers.Integral):
         value = int(text)
     elif isinstance(text, numbers.Real):
         number = float(text)
         if not math.isfinite(number):
-            raise ValueError(f"a size must be finite, got {text!r}")
+            raise ValueError(f"{what} must be finite, got {text!r}")
         value = int(number)
     elif isinstance(text, str):
         match = _BYTES.match(text)
         if match is None or match.group(2).lower() not in _SCALE:
-            raise ValueError(f"cannot read {text!r} as a size: {_HELP}")
+            raise ValueError(unreadable)
         number_text = match.group(1).replace(",", "").replace("_", "")
         scale = _SCALE[match.group(2).lower()]
         value = int(number_text) * scale if number_text.isdigit() else round(float(number_text) * scale)
     else:
-        raise ValueError(f"cannot read {text!r} as a size: {_HELP}")
+        raise ValueError(unreadable)
     if value < 0:
-        raise ValueError(f"a size must not be negative, got {text!r}")
+        raise ValueError(f"{what} must not be negative, got {text!r}")
     return value
 
 
@@ -77,13 +86,13 @@ def parse_budget(budget: int | float | str | None, vanilla_peak: int) -> int | N
         try:
             share = float(budget.strip()[:-1])
         except ValueError:
-            raise ValueError(f"cannot read {budget!r} as a budget: {_HELP}") from None
+            raise ValueError(f"cannot read {budget!r} as a budget: {_BUDGET_HELP}") from None
         if not math.isfinite(share) or share < 0:
             raise ValueError(f"a share must be a finite number of percent, not negative, got {budget!r}")
         return int(vanilla_peak * share / 100)
     if isinstance(budget, float) and 0 < budget < 1:
         raise ValueError(f"a budget of {budget} bytes? For a share of the vanilla peak write '{budget:.0%}'")
-    return parse_bytes(budget)
+    return read_bytes(budget, "a budget", _BUDGET_HELP)
 
 
 def format_bytes(value: int | float) -> str:
@@ -92,7 +101,10 @@ def format_bytes(value: int | float) -> str:
     >>> format_bytes(1234567), format_bytes(12)
     ('1.23 MB', '12 B')
     """
-    size = float(value)
+    try:
+        size = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"value must be a number of bytes, got {value!r}") from None
     sign = "-" if size < 0 else ""
     size = abs(size)
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
+from ..arguments import as_path
 from ..errors import InvalidGraph
 from ..graph import ComputationGraph
 from ..joint import JointGraph
@@ -48,7 +48,7 @@ def load_graph(path: str | PathLike[str]) -> ComputationGraph | JointGraph:
         If there is no such file, or it is none of these; the message names the file and, where there is one,
         the line.
     """
-    path = Path(path)
+    path = as_path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

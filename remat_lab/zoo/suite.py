@@ -108,6 +108,9 @@ def suite(*patterns: str, data: str | os.PathLike[str] | None = None) -> Suite:
     >>> suite("rnn-*")["rnn-64"]
     Chain('rnn-64', 64 equal steps, hidden state 131 kB, internal state 262 kB)
     """
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"patterns must be names or patterns such as 'rnn-*', got {pattern!r}")
     folder = _folder(data)
     entries, missing = dict(_by_formula()), {}
     for name, (kind, about, path) in _files().items():

@@ -20,6 +20,7 @@ from .errors import (
     InvalidSchedule,
     RematError,
     UnknownMethod,
+    ViewClosed,
 )
 from .explain import activation_budget, explain
 from .graph import ComputationGraph
@@ -136,6 +137,7 @@ __all__ = [
     "UnknownMethod",
     "CaptureError",
     "ExecutionError",
+    "ViewClosed",
 ]
 
 

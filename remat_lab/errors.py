@@ -104,3 +104,7 @@ class ExecutionError(RematError):
     def __init__(self, message: str, *, op: str | None = None, step: int | None = None):
         super().__init__(message)
         self.op, self.step = op, step
+
+
+class ViewClosed(RematError, AttributeError):
+    """A view that was closed is asked for what it showed."""

@@ -9,8 +9,8 @@ from importlib.resources import files
 from typing import Any
 
 import anywidget
-import traitlets
 
+from ..errors import ViewClosed
 from ..palette import for_script
 
 #: Scripts that several views need, in the order in which they build on one another.
@@ -37,8 +37,8 @@ def style(name: str) -> str:
 
 _VIEW_TYPE = "application/vnd.jupyter.widget-view+json"
 
-#: Cell -> (execution, views made by it). Running a cell again closes the views its last run made.
-_made: dict[str, tuple[str, weakref.WeakSet[View]]] = {}
+#: Views with a comm: those that an output shows.
+_open: weakref.WeakSet[View] = weakref.WeakSet()
 
 
 class View(anywidget.AnyWidget):
@@ -46,23 +46,82 @@ class View(anywidget.AnyWidget):
 
     Shown live it is a widget; in a saved notebook, an exported page or where no kernel runs it is the same
     player from the output's own HTML; where scripts do not run, a picture and two sentences.
+
+    Its comm is opened when it is first shown, and closed when every cell that showed it has run again without
+    showing it. A view that a variable still holds then goes on working, and opens anew where it is next shown.
+    :meth:`close` ends a view for good.
     """
 
     #: The name of the script and the style sheet.
     _part = ""
+    #: What a view holds besides its traits; dropped by close().
+    _holds: tuple[str, ...] = ()
+    _made = _closed = False
 
     def __init__(self, **traits: Any) -> None:
+        #: Cell -> the execution that showed this view there; None stands for what is no cell.
+        self._places: dict[str | None, str] = {}
         super().__init__(**traits)
-        cell = _running_cell()
+        self._made = True
+
+    def __getattr__(self, name: str) -> Any:
+        if self._closed and not name.startswith("_") and (name in self._holds or hasattr(type(self), name)):
+            raise ViewClosed(f"this {self._part} view was closed, and its {name} with it: make another")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # -- on and off the page ---------------------------------------------------------------------------------
+    def open(self) -> None:
+        """Open the comm. Showing a view does it; a view that nobody looks at needs none."""
+        if not self._made or self._closed:  # ipywidgets calls this from its constructor
+            return
+        if self.layout.comm is None:
+            self.layout.open()
+        super().open()
+        _open.add(self)
+
+    @property
+    def model_id(self) -> str | None:
+        """The id of the comm, which is opened for it."""
+        self._show()
+        return None if self.comm is None else str(self.comm.comm_id)
+
+    def _show(self) -> None:
+        """Open the comm if there is none, and remember the cell that runs."""
+        if self.comm is None:
+            self.open()
+        if self._closed:
+            return
+        cell, execution = _running_cell() or (None, "")
         if cell is not None:
-            name, execution = cell
-            last, views = _made.get(name, (execution, weakref.WeakSet()))
-            if last != execution:
-                for view in list(views):
-                    view.close()
-                views = weakref.WeakSet()
-            views.add(self)
-            _made[name] = (execution, views)
+            _after_every_cell(_leave_stale)
+        self._places[cell] = execution
+
+    def _leave(self) -> None:
+        """Go off the page: close the comm and let the notebook's history forget the view."""
+        if self.comm is None:  # ipywidgets closes once more when it collects a widget
+            return
+        model_id = self.comm.comm_id
+        super().close()
+        self.__dict__.pop("_repr_mimebundle_", None)  # ipywidgets hides it for good
+        self._model_id = None
+        self._places.clear()
+        _open.discard(self)
+        if self.layout is not None:  # a widget of its own, which ipywidgets leaves open
+            self.layout.close()
+        _forget(self, model_id)
+
+    def close(self) -> None:
+        """End the view for good: its comms are closed, and what it showed is let go."""
+        self._leave()
+        if self._closed:
+            return
+        self._closed = True
+        self.unobserve_all()
+        for name, value in self.state().items():
+            if isinstance(value, (bytes, list, dict)):
+                self.set_trait(name, type(value)())
+        for name in self._holds:
+            self.__dict__.pop(name, None)
 
     # -- what stands in for the widget -----------------------------------------------------------------------
     def summary(self) -> str:
@@ -89,51 +148,94 @@ class View(anywidget.AnyWidget):
         return page(self)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.summary()}>"
+        return f"<{type(self).__name__}: {'closed' if self._closed else self.summary()}>"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         from .page import fragment
 
+        if self._closed:
+            return {"text/plain": f"This {self._part} view was closed."}, {}
         bundle = super()._repr_mimebundle_(**kwargs)
         if bundle is None:
             return None
         data, metadata = bundle
         return {**data, "text/html": fragment(self), "image/svg+xml": self.svg()}, metadata
 
-    def close(self) -> None:
-        """End the view: its comms are closed and the bytes it sent are let go."""
-        if self.comm is None:  # already closed; ipywidgets closes once more when it collects a widget
-            return
-        layout, model_id = self.layout, self.model_id
-        super().close()
-        if layout is not None:  # a widget of its own, which ipywidgets leaves open
-            layout.close()
-        _forget_output(model_id)
-        for name, trait in self.traits(sync=True).items():
-            if isinstance(trait, traitlets.Bytes):
-                self.set_trait(name, b"")
+
+class Gone:
+    """What a notebook's history keeps in the place of a view whose cell has run again."""
+
+    def __init__(self, view: View):
+        self.part = view._part
+
+    def __repr__(self) -> str:
+        return f"A {self.part} view was here, until its cell ran again or it was closed."
+
+
+# -- the notebook ------------------------------------------------------------------------------------------------
+def _shell() -> Any:
+    """The notebook's IPython, None where there is none."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return None
+    return get_ipython()
 
 
 def _running_cell() -> tuple[str, str] | None:
     """(cell, execution) if a notebook cell is running that says which it is."""
     try:
-        from IPython import get_ipython
-
-        parent = get_ipython().get_parent()
+        parent = _shell().get_parent()
         return str(parent["metadata"]["cellId"]), str(parent["header"]["msg_id"])
-    except (ImportError, AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         return None
 
 
-def _forget_output(model_id: str | None) -> None:
-    """Let go of a closed view's HTML: IPython keeps every output of a session, and with it the player."""
-    try:
-        from IPython import get_ipython
+def _after_every_cell(function: Any) -> None:
+    shell = _shell()
+    if shell is not None:
+        shell.events.register("post_run_cell", function)  # once, however often it is asked for
 
-        records = list(get_ipython().history_manager.outputs.values())
-    except (ImportError, AttributeError):
+
+def _leave_stale(*_: Any) -> None:
+    """After a cell has run: the views that only its last run showed leave the page."""
+    running = _running_cell()
+    if running is None:
         return
-    for bundle in (getattr(output, "bundle", {}) for outputs in records for output in outputs):
+    cell, execution = running
+    for view in list(_open):
+        if view._places.get(cell, execution) == execution:
+            continue
+        del view._places[cell]
+        if not view._places:
+            view._leave()
+
+
+def _forget(view: View, model_id: str) -> None:
+    """Let go of a view and its HTML: IPython keeps every output of a session, under four names and more."""
+    shell = _shell()
+    if shell is None:
+        return
+    gone = Gone(view)
+    for names in (shell.user_ns, shell.user_ns_hidden):
+        for name in [n for n, value in names.items() if value is view and _numbered(n)]:
+            names[name] = gone
+    for name in ("_", "__", "___"):
+        if getattr(shell.displayhook, name, None) is view:
+            setattr(shell.displayhook, name, gone)
+    history = shell.history_manager
+    for number in [n for n, value in history.output_hist.items() if value is view]:
+        history.output_hist[number] = gone
+    last = shell.last_execution_result
+    if last is not None and last.result is view:
+        last.result = gone
+    for output in (output for outputs in getattr(history, "outputs", {}).values() for output in outputs):
+        bundle = getattr(output, "bundle", None)
         if isinstance(bundle, dict) and bundle.get(_VIEW_TYPE, {}).get("model_id") == model_id:
             bundle.pop("text/html", None)
             bundle.pop("image/svg+xml", None)
+
+
+def _numbered(name: str) -> bool:
+    """Whether IPython gave the name: _, __, ___, _12."""
+    return name in ("_", "__", "___") or (name[:1] == "_" and name[1:].isdigit())

@@ -47,6 +47,7 @@ class Explorer(View):
     """
 
     _part = "explore"
+    _holds = ("problem", "frontier", "_vanilla")
     _esm = script("explore")
     _css = style("explore")
     methods: Any = traitlets.List().tag(sync=True)
@@ -250,6 +251,16 @@ class Explorer(View):
 
     def svg(self) -> str:
         return trace_picture(self.trace())
+
+    def open(self) -> None:
+        with self._lock:  # what the thread says is in the state that is sent, or sent after it
+            super().open()
+
+    def _leave(self) -> None:
+        shown = self.comm is not None
+        super()._leave()
+        if shown:  # nobody waits for what is being solved
+            self.cancel()
 
     def close(self) -> None:
         self._job = None

@@ -27,6 +27,7 @@ class Player(View):
     """
 
     _part = "play"
+    _holds = ("trace",)
     _esm = script("play")
     _css = style("play")
     film = traitlets.Bytes().tag(sync=True)

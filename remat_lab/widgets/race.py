@@ -29,6 +29,7 @@ class Race(View):
     """
 
     _part = "race"
+    _holds = ("traces",)
     _esm = script("race")
     _css = style("race")
     films = traitlets.List(traitlets.Bytes()).tag(sync=True)
@@ -49,10 +50,6 @@ class Race(View):
 
     def svg(self) -> str:
         return traces_picture(self.traces)
-
-    def close(self) -> None:
-        super().close()
-        self.set_trait("films", [])
 
 
 def race(

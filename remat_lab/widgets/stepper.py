@@ -28,6 +28,7 @@ class Teacher(View):
     """
 
     _part = "stepper"
+    _holds = ("trace",)
     _esm = script("stepper")
     _css = style("stepper")
     film = traitlets.Bytes().tag(sync=True)

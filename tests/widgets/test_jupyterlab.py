@@ -345,38 +345,48 @@ def test_restart_reload_and_export(lab: Lab, browser: Any, tmp_path: Path) -> No
         exported.close()
 
 
+ALIVE = """import gc
+from remat_lab.widgets.base import View
+def alive():
+    gc.collect()
+    kinds = (View, rl.Trace, rl.Frontier)
+    return sorted(type(o).__name__ for o in gc.get_objects() if isinstance(o, kinds))
+"""
+
+
 def test_twenty_views_made_and_dropped_leave_nothing(lab: Lab) -> None:
-    lab.write("many.ipynb", [START, VIEWS["play"]])
+    """In the page as well as in the kernel; test_lifetime.py looks at the kernel more closely."""
+    lab.write("many.ipynb", [START + ALIVE, *VIEWS.values()])
     lab.open("many.ipynb")
     lab.run_all()
-    lab.wait_for_views("player")
+    lab.wait_for_views("player", "race", "stepper", "explore")
     page = lab.page
     count = "len(get_ipython().kernel.comm_manager.comms)"
     memory = "__import__('psutil').Process().memory_info().rss"
-    page.evaluate("jupyterapp.shell.currentWidget.content.activeCellIndex = 1")
     lab.troubles.clear()
 
-    def again(times: int) -> None:
+    def again(kind: str, times: int) -> None:
         for _ in range(times):
-            old = page.evaluate("document.querySelector('.rl-player')?.getAttribute('data-old') ?? ''")
-            page.evaluate(
-                "document.querySelectorAll('.rl-player').forEach((n) => n.setAttribute('data-old', '1'))"
-            )
+            page.evaluate(f"document.querySelectorAll('.rl-{kind}').forEach((n) => (n.dataset.old = '1'))")
             lab.command("notebook:run-cell")
-            page.wait_for_function("document.querySelector('.rl-player:not([data-old])')?.remat")
-            assert old in ("", "1")
+            page.wait_for_function(f"document.querySelector('.rl-{kind}:not([data-old])')?.remat")
 
-    again(3)  # first runs fill caches
-    comms, held = (
-        int(lab.python(f"print({count})")),
-        int(lab.python(f"import gc; gc.collect(); print({memory})")),
-    )
-    again(20)
-    assert int(lab.python(f"print({count})")) == comms
-    grown = int(lab.python(f"gc.collect(); print({memory})")) - held
-    assert grown < 3_000_000, f"{grown} bytes more after 20 views"
-    assert page.locator(".rl-player").count() == 1
+    def all_again(times: int) -> None:
+        for number, kind in enumerate(("player", "race", "stepper", "explore")):
+            page.evaluate(f"jupyterapp.shell.currentWidget.content.activeCellIndex = {number + 1}")
+            again(kind, times)
+            lab.until("e.status['state']", "ready")
+
+    all_again(3)  # first runs fill caches
+    comms, alive = lab.python(f"print({count})"), lab.python("print(alive())")
+    held = int(lab.python(f"print({memory})"))
+    all_again(20)
+    assert lab.python(f"print({count})") == comms
+    assert lab.python("print(alive())") == alive
+    grown = int(lab.python(f"print({memory})")) - held
+    assert grown < 3_000_000, f"{grown} bytes more after 80 views"
+    assert page.locator(".rl-view").count() == 4
     # Made, shown and closed by hand, in one cell.
-    lab.python("for _ in range(20):\n    view = rl.play(plan); display(view); view.close()")
-    assert int(lab.python(f"print({count})")) == comms
+    lab.python("for _ in range(20):\n    view = rl.play(plan); display(view); view.close()\ndel view")
+    assert lab.python(f"print({count})") == comms and lab.python("print(alive())") == alive
     assert not lab.troubles

@@ -195,15 +195,44 @@ def test_closed_and_dropped_views_are_freed(plan: rl.Plan) -> None:
     assert len(ipywidgets.widgets.widget._instances) == before
 
 
-def test_a_cell_that_runs_again_closes_what_it_made(plan: rl.Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = {"id": "a"}
-    monkeypatch.setattr(base, "_running_cell", lambda: ("cell", run["id"]))
-    first, second = rl.play(plan), rl.play(plan)  # one run may make several
-    assert first.film and second.film
-    run["id"] = "b"
-    third = rl.play(plan)
-    assert not first.film and not second.film and third.film
-    third.close()
+def test_a_view_is_open_while_a_cell_shows_it(plan: rl.Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ["cell", "a"]
+    monkeypatch.setattr(base, "_running_cell", lambda: tuple(run))
+    first, second = rl.play(plan), rl.play(plan)
+    assert first.comm is None  # not shown yet
+    first._repr_mimebundle_()
+    box = ipywidgets.HBox([second])  # shown within another widget
+    base._leave_stale()
+    assert first.comm is not None and second.comm is not None
+    run[:] = "other cell", "b"
+    first._repr_mimebundle_()
+    run[:] = "cell", "c"
+    base._leave_stale()
+    assert first.comm is not None and second.comm is None
+    run[:] = "other cell", "d"
+    base._leave_stale()
+    assert first.comm is None and first.film and first.trace.peak == plan.peak
+    first._repr_mimebundle_()
+    assert first.comm is not None
+    for widget in (first, second, box, box.layout):
+        widget.close()
+
+
+def test_a_closed_view_says_so(plan: rl.Plan) -> None:
+    explorer = rl.explore(graphs.branches())
+    assert explorer.wait(60)
+    views = [rl.play(plan), rl.stepper(plan), rl.race([plan, plan.schedule]), explorer]
+    for view, name in zip(views, ("trace", "trace", "traces", "plan"), strict=True):
+        view.close()
+        view.close()
+        assert repr(view) == f"<{type(view).__name__}: closed>"
+        assert view._repr_mimebundle_() == ({"text/plain": f"This {view._part} view was closed."}, {})
+        with pytest.raises(rl.ViewClosed, match=f"this {view._part} view was closed, and its {name} with it"):
+            getattr(view, name)
+        with pytest.raises(AttributeError, match="has no attribute 'tracce'"):
+            view.tracce  # noqa: B018
+        with pytest.raises(rl.ViewClosed):
+            view.to_html()
 
 
 def test_scripts_and_styles_fetch_nothing() -> None:

@@ -75,63 +75,61 @@ class CostTable:
         return "\n".join([head, *body])
 
     def _repr_html_(self) -> str:
-        place = f"rl-table-{uuid4().hex[:8]}"
+        place = f"rl-{uuid4().hex[:8]}"
         pace = self.seconds / len(self.cells)
-        used: dict[tuple[int, int], list[float]] = {}
+        used: dict[tuple[int, int], list[int]] = {}
         hovers = []
         for k, cell in enumerate(self.cells):
             split = self.splits.get(cell)
-            if split is None:
-                continue
-            parents = [part for part in (split.right, split.left) if part[0]]
+            parents = [part for part in (split.right, split.left) if part[0]] if split else []
             for part in parents:
-                used.setdefault(part, []).append(k * pace)
-            chosen = ",".join(f"#{place} .{_class(part)}" for part in parents)
-            if chosen:
-                shown = f"#{place}:has(.{_class(cell)}:is(:hover,:focus)) "
-                hovers.append(
-                    chosen.replace(f"#{place} ", shown)
-                    + "{box-shadow:inset 0 0 0 2px "
-                    + STATE_COLOURS["recomputed"][0]
-                    + "}"
-                )
-        rows, columns = self.cost.shape
+                used.setdefault(part, []).append(k)
+            if parents:
+                chosen = ",".join(f".{_class(part)}" for part in parents)
+                hovers.append(f"#{place}:has(.{_class(cell)}:is(:hover,:focus)) :is({chosen})")
+        columns = self.cost.shape[1]
         body = ""
-        for m in range(1, rows):
-            body += f"<tr><th scope='row'>m = {m}</th>"
-            for t in range(1, columns):
-                body += self._cell(t, m, ((m - 1) * (columns - 1) + t - 1) * pace, pace, used.get((t, m), []))
-            body += "</tr>"
+        for k, (t, m) in enumerate(self.cells):
+            body += f"<tr><th scope='row'>m = {m}</th>" if t == 1 else ""
+            body += self._cell(t, m, [step * pace for step in (k, *used.get((t, m), []))])
+            body += "</tr>" if t == columns - 1 else ""
         head = "".join(f"<th scope='col'>{t}</th>" for t in range(1, columns))
+        # A cell says how often it is a part (its class) and when (its style); the rest is the same for all. Lists
+        # may be longer than that of the names: what is too much is not used.
+        most = max(map(len, used.values()), default=0)
+        counts = {len(steps) for steps in used.values()}
+        own = "".join(
+            f"#{place} .n{n}{{animation-name:var(--fill){',var(--part)' * n}}}" for n in sorted(counts)
+        )
+        own += f"{','.join(hovers)}{{box-shadow:{_FRAME}}}" if hovers else ""
+        own += (
+            f"#{place} td{{animation-duration:{2 * pace:.3f}s{f',{0.97 * pace:.3f}s' * most};"
+            f"animation-fill-mode:backwards{',none' * most}}}#{place} span{{animation-duration:{0.97 * pace:.3f}s}}"
+        )
         return (
-            f"<div class='rl-cost' id='{place}'><style>{_STYLE}{''.join(hovers)}</style>"
+            f"<div class='rl-cost' id='{place}'><style>{_STYLE}{own}</style>"
             f"<input type='checkbox' id='{place}-again'><label for='{place}-again'>▶ Fill again</label>"
             f"<table><thead><tr><th>t =</th>{head}</tr></thead><tbody>{body}</tbody></table>"
             f"<p class='rl-ask' style='animation-duration:{self.seconds:g}s'>"
             "Point at a cell to see the sum behind it, and its two parts framed.</p></div>"
         )
 
-    def _cell(self, t: int, m: int, delay: float, pace: float, used: list[float]) -> str:
+    def _cell(self, t: int, m: int, delays: list[float]) -> str:
         cost, split = int(self.cost[m, t]), self.splits.get((t, m))
-        names = ",".join(["var(--fill)", *["var(--part)"] * len(used)])
-        delays = ",".join(f"{d:.3f}s" for d in (delay, *used))
-        lengths = ",".join([f"{2 * pace:.3f}s", *[f"{0.97 * pace:.3f}s"] * len(used)])
-        fills = ",".join(["backwards", *["none"] * len(used)])
-        style = (
-            f"animation-name:{names};animation-delay:{delays};animation-duration:{lengths};"
-            f"animation-fill-mode:{fills}"
-        )
+        first, *parts = (f"{d:.3f}".rstrip("0").rstrip(".") + "s" for d in delays)
         kind = split.kind if split else "base" if cost >= 0 else "none"
+        count, more = (f" n{len(parts)}", ";--parts:," + ",".join(parts)) if parts else ("", "")
         return (
-            f"<td tabindex='0' class='{_class((t, m))} {kind}' style='{style}'>{cost if cost >= 0 else '–'}"
-            f"<span style='animation-delay:{delay:.3f}s;animation-duration:{0.97 * pace:.3f}s'>{self.explain(t, m)}"
-            "</span></td>"
+            f"<td tabindex=0 class='{_class((t, m))} {kind}{count}' style='--at:{first}{more}'>"
+            f"{cost if cost >= 0 else '–'}<span>{self.explain(t, m)}</span></td>"
         )
 
 
 def _class(cell: tuple[int, int]) -> str:
     return f"t{cell[0]}m{cell[1]}"
 
+
+_FRAME = f"inset 0 0 0 2px {STATE_COLOURS['recomputed'][0]}"
 
 #: No script: a checkbox swaps the names of the animations, which starts them anew.
 _STYLE = """
@@ -144,9 +142,11 @@ padding:.1em .7em;margin-bottom:.5em}
 .rl-cost table{border-collapse:collapse;margin:0;font-variant-numeric:tabular-nums}
 .rl-cost th,.rl-cost td{border:1px solid rgba(128,128,128,.35);padding:.15em .5em;text-align:right;min-width:1.6em}
 .rl-cost th{font-weight:normal;white-space:nowrap}
+.rl-cost td{animation-name:var(--fill);animation-delay:var(--at)var(--parts,)}
 .rl-cost td.hidden{background:rgba(0,114,178,.25)}
 .rl-cost td.internal{background:rgba(0,158,115,.28)}
-.rl-cost td span{position:absolute;left:0;bottom:.4em;visibility:hidden;animation-name:var(--say);white-space:nowrap}
+.rl-cost td span{position:absolute;left:0;bottom:.4em;visibility:hidden;white-space:nowrap;
+animation-name:var(--say);animation-delay:var(--at)}
 .rl-cost td:is(:hover,:focus) span{visibility:visible}
 .rl-cost:has(td:is(:hover,:focus)) td:not(:hover,:focus) span{animation-name:none}
 .rl-cost .rl-ask{position:absolute;left:0;bottom:.4em;margin:0;opacity:.75;white-space:nowrap;
@@ -156,7 +156,7 @@ animation:1s backwards;animation-name:var(--wait)}
 """ + "".join(
     f"@keyframes rl-fill-{x}{{from{{color:transparent;background:transparent}}1%{{color:inherit}}"
     "40%{background:rgba(230,159,0,.7)}}"
-    f"@keyframes rl-part-{x}{{from,to{{box-shadow:inset 0 0 0 2px {STATE_COLOURS['recomputed'][0]}}}}}"
+    f"@keyframes rl-part-{x}{{from,to{{box-shadow:{_FRAME}}}}}"
     f"@keyframes rl-say-{x}{{from,to{{visibility:visible}}}}"
     f"@keyframes rl-wait-{x}{{from,to{{visibility:hidden}}}}"
     for x in "ab"

@@ -20,7 +20,7 @@ from nbformat import NotebookNode
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 LONGEST = 120  # seconds
-MOST_OUTPUT = 250_000  # bytes, figures and stand-in pictures included; widget state is no output
+MOST_OUTPUT = 200_000  # bytes, figures and stand-in pictures included; widget state is no output
 CHECK = "# Run this cell to check your answer.\n"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 HEADINGS = ("## What you will learn", "## Summary", "## References")

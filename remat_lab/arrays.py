@@ -7,6 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .errors import TooLarge
+from .units import format_bytes
+
+#: The most bytes that one table may take: what a workstation has to spare.
+MOST_BYTES = 16 * 2**30
+
 
 class Csr(NamedTuple):
     """Lists of ints as flat arrays: list ``i`` is ``index[start[i]:start[i + 1]]``.
@@ -48,6 +54,20 @@ def csr(lists: Sequence[Iterable[int]]) -> Csr:
     start = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     index = np.array([x for row in rows for x in row], dtype=np.int64)
     return Csr(frozen(start), frozen(index))
+
+
+def check_bytes(what: str, size: int, instead: str) -> None:
+    """Refuse a table before it is made, rather than fill the machine's memory.
+
+    Raises
+    ------
+    TooLarge
+        If ``size`` is more than :data:`MOST_BYTES`; the message says what to do ``instead``.
+    """
+    if size > MOST_BYTES:
+        raise TooLarge(
+            f"{what} would take {format_bytes(size)}, more than {format_bytes(MOST_BYTES)}: {instead}"
+        )
 
 
 def frozen(array: np.ndarray) -> np.ndarray:

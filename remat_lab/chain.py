@@ -25,12 +25,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .arrays import Csr, frozen
-from .errors import InvalidGraph
+from .errors import InvalidGraph, TooLarge
 from .joint import CATEGORIES, TIME_UNITS, JointGraph
 from .units import format_bytes
 
 if TYPE_CHECKING:
     from .graph import ComputationGraph
+
+#: The most steps of a chain. Its joint graph and plans take some 2 kB a step.
+MOST_STEPS = 5_000_000
 
 #: One number for all steps, or one per step.
 PerStep = float | Sequence[float] | np.ndarray
@@ -61,6 +64,8 @@ class Chain:
 
     Raises
     ------
+    TooLarge
+        On more than :data:`MOST_STEPS` steps.
     InvalidGraph
         On no steps, sequences of unequal length, a negative or non-finite cost, or an internal state
         smaller than its hidden state; the step is named.
@@ -133,6 +138,11 @@ class Chain:
             raise InvalidGraph("a chain needs a number of steps, or a cost per step")
         if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
             raise InvalidGraph(f"a chain needs at least one step, got steps={steps!r}")
+        if steps > MOST_STEPS:
+            raise TooLarge(
+                f"a chain of {steps:,} steps is too large to plan: the limit is {MOST_STEPS:,} steps. Let each step "
+                "stand for several of them"
+            )
         return int(steps)
 
     @classmethod

@@ -9,8 +9,8 @@ overhead, overhead_ratio : time spent recomputing, in the problem's unit and ove
 gap : overhead_ratio minus that of the best plan in the table that fits this budget; 0 is the best known. Where
     a row's ``bound`` reaches the best plan's overhead, the best known is the optimum.
 solve_seconds : wall clock
-status : "optimal" (proven within the method's family), "feasible"; "infeasible", "unavailable" (an optional
-    package is missing) or "failed"
+status : "optimal" (proven within the method's family), "feasible"; "infeasible", "too large" (for this method),
+    "unavailable" (an optional package is missing) or "failed"
 bound : a lower bound on the overhead of any schedule within the budget that the method has proven
 error : the sentence of what went wrong
 plan : the Plan, for ``play``, ``simulate``, ``execute``
@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .arguments import check_seconds
-from .errors import InfeasibleBudget
+from .errors import InfeasibleBudget, TooLarge
 from .plan import Plan, solve, vanilla_peak
 from .registry import lookup, methods
 from .units import parse_budget
@@ -220,6 +220,8 @@ def _bytes_of(problem: Any, budget: Any) -> int | None:
 def _kind(error: Exception) -> str:
     if isinstance(error, InfeasibleBudget):
         return "infeasible"
+    if isinstance(error, (TooLarge, MemoryError)):
+        return "too large"
     return "unavailable" if isinstance(error, ImportError) else "failed"
 
 

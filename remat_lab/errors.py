@@ -74,6 +74,10 @@ class InfeasibleBudget(RematError):
         )
 
 
+class TooLarge(RematError, ValueError):
+    """A problem beyond what a method, or the machine, can take; the message gives the size, the limit and a way."""
+
+
 class UnknownMethod(RematError, ValueError):
     """No method of that name; the message lists the closest ones."""
 

@@ -23,6 +23,7 @@ from math import comb
 import numpy as np
 from numba import njit
 
+from ..arrays import check_bytes
 from ..chain import Chain
 from ..errors import InfeasibleBudget
 from ..memo import memo
@@ -65,16 +66,26 @@ def _check_lengths(t: int, m: int) -> None:
         raise ValueError(f"need a length t >= 0 and at least one slot, got t={t}, m={m}")
 
 
+def _check_table(whose: str, T: int, M: int, itemsize: int) -> None:
+    check_bytes(
+        f"{whose} table for {T:,} steps and {M:,} slots",
+        (T + 1) * (M + 1) * itemsize,
+        "give a smaller budget, or use 'bptt-hsm', 'bptt-ism' or 'revolve', which need no table",
+    )
+
+
 # -- tables --------------------------------------------------------------------------------------------------
 def hsm_table(T: int, M: int) -> np.ndarray:
     """HSM's C: int64 array, shape (M + 1, T + 1); row 0 is unused and holds :data:`NEVER`."""
     _check_lengths(T, M)
+    _check_table("HSM's", T, M, 8)
     return _convex_table(T, M, 0)
 
 
 def ism_table(T: int, M: int) -> np.ndarray:
     """ISM's C: int64 array, shape (M + 1, T + 1); row 0 is no memory at all."""
     _check_lengths(T, M)
+    _check_table("ISM's", T, M, 8)
     return _convex_table(T, M, 1)
 
 
@@ -86,6 +97,7 @@ def msm_table(T: int, M: int, alpha: int, convention: str = "every tensor") -> n
     if convention not in CONVENTIONS:
         raise ValueError(f"convention must be one of {CONVENTIONS}, got {convention!r}")
     kind = np.int32 if T < 46_000 else np.int64
+    _check_table("MSM's", T, M, np.dtype(kind).itemsize)
     return _mixed_table(T, M, alpha, convention == "stored", np.zeros(0, kind))
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InfeasibleBudget
+from ..errors import InfeasibleBudget, TooLarge
 from ..joint import JointGraph
 from ..registry import Request, Solution, method
 from ..schedule import Schedule
@@ -311,7 +311,7 @@ MOST_BINARIES = 60_000
 def _check_size(joint: JointGraph, name: str) -> None:
     binaries = joint.n_ops**2 // 2 + joint.n_ops * int((~joint.resident).sum()) // 2
     if binaries > MOST_BINARIES:
-        raise ValueError(
+        raise TooLarge(
             f"{name} would need about {binaries} binary variables for {joint.n_ops} ops; its limit is "
             f"{MOST_BINARIES}. Use 'local-search' or 'retention-intervals', or a coarser graph."
         )

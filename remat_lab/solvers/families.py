@@ -20,12 +20,12 @@ import numpy as np
 from numba import njit
 
 from ..arrays import frozen
-from ..errors import RematError
+from ..errors import TooLarge
 from ..graph import ComputationGraph
 from ..memo import memo
 from .bitsets import masks
 from .counting import count_lower_sets
-from .lower_sets import Family, ancestor_bits, words_for
+from .lower_sets import Family, ancestor_bits, check_size, words_for
 
 #: Most lower sets the exact method lists; about a minute and 4 GiB on two cores.
 EXACT_LIMIT = 200_000
@@ -33,7 +33,7 @@ EXACT_LIMIT = 200_000
 BRANCHES_LIMIT = 50_000
 
 
-class TooManyLowerSets(RematError):
+class TooManyLowerSets(TooLarge):
     """A graph with more lower sets than can be listed. ``count`` is their number, or a lower bound on it."""
 
     def __init__(self, message: str, count: int):
@@ -124,6 +124,7 @@ def _list(graph: ComputationGraph, partial: int, limit: int) -> np.ndarray | Non
 
     ``partial`` bounds the unfinished branches; -1: no bound.
     """
+    check_size(graph)
     n = len(graph)
     in_degree = np.diff(graph.predecessors.start)
     out_degree = np.diff(graph.successors.start)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from ..arrays import Csr, frozen
+from ..arrays import Csr, check_bytes, frozen
 from ..errors import InvalidGraph
 from ..graph import ComputationGraph
 from ..memo import memo
@@ -86,7 +86,24 @@ class Family:
 
 def ancestor_bits(graph: ComputationGraph) -> np.ndarray:
     """uint64 array, shape (nodes, words): row v is L^v, the node v and all its ancestors."""
+    check_size(graph)
     return memo(graph, "ancestor_bits", lambda: frozen(_ancestors(len(graph), *graph.predecessors)))
+
+
+def check_size(graph: ComputationGraph) -> None:
+    """Refuse graphs whose lower sets, one per node, are too many bits to hold.
+
+    Raises
+    ------
+    TooLarge
+        Naming methods that need no lower sets.
+    """
+    n = len(graph)
+    check_bytes(
+        f"one lower set for each of {n:,} nodes",
+        8 * n * words_for(n),
+        "use 'chen', or on a chain 'chen-sqrt'",
+    )
 
 
 def approximate_family(graph: ComputationGraph) -> Family:

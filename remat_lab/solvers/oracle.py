@@ -22,7 +22,7 @@ import heapq
 import numpy as np
 from numba import njit
 
-from ..errors import InfeasibleBudget
+from ..errors import InfeasibleBudget, TooLarge
 from ..joint import JointGraph
 from ..registry import Request, Solution, method
 from ..schedule import Schedule
@@ -48,14 +48,14 @@ def oracle_ops(joint: JointGraph, budget: int | None, *, order: str = "any", sta
 
     Raises
     ------
-    ValueError
+    TooLarge
         If the graph is too large, or the states run out before the optimum is proven.
     """
     if order not in _ORDERS:
         raise ValueError(f"order must be one of {_ORDERS}, got {order!r}")
     contributions = len(joint.writes.index)
     if joint.n_ops > WORD or contributions > WORD:
-        raise ValueError(
+        raise TooLarge(
             f"the oracle plans graphs of at most {WORD} ops and {WORD} writes; this one has {joint.n_ops} and "
             f"{contributions}. Use 'checkmate' or 'retention-intervals'."
         )
@@ -64,7 +64,7 @@ def oracle_ops(joint: JointGraph, budget: int | None, *, order: str = "any", sta
     if status != _NONE:
         status, ops = _run(joint, limit, order, False, states)
     if status == _TOO_MANY:
-        raise ValueError(f"the oracle gave up after {states:,} states: the graph or its budget is too large")
+        raise TooLarge(f"the oracle gave up after {states:,} states: the graph or its budget is too large")
     return None if status == _NONE else ops
 
 
@@ -75,7 +75,7 @@ def oracle_minimum(joint: JointGraph, order: str = "any", states: int = 2_000_00
         middle = (low + high) // 2
         status, ops = _run(joint, middle, order, True, states)
         if status == _TOO_MANY:
-            raise ValueError(f"the oracle gave up after {states:,} states: the graph is too large")
+            raise TooLarge(f"the oracle gave up after {states:,} states: the graph is too large")
         if status == _NONE:
             low = middle + 1
         else:

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from ..arrays import check_bytes
 from ..chain import Chain
 from ..errors import InfeasibleBudget
 from .policy import Policy
@@ -139,6 +140,11 @@ def rotor_table(chain: Chain, unit: float, slots: int, charges: str = "rotor", m
     whole, third = charges == "rotor", moves == "all" and not chain.keeps_input
     L = chain.steps
     by_length = _alike(costs)
+    check_bytes(
+        f"rotor's table for {L:,} steps and {slots:,} slots",
+        8 * inputs * (2 * (L + 1) if by_length else L * L) * (slots + 1),
+        "give fewer slots (option slots=), a smaller budget, or use 'revolve' or 'chen-sqrt'",
+    )
     if by_length:
         cost = np.full((inputs, 2, L + 1, slots + 1), np.inf)
         _table_by_length(cost, *_two_kinds(costs), whole, third)

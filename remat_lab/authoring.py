@@ -29,7 +29,7 @@ import numpy as np
 
 from .errors import InfeasibleBudget, InvalidGraph, InvalidSchedule
 from .schedule import Schedule
-from .units import format_bytes
+from .units import format_exact
 
 if TYPE_CHECKING:
     from .graph import ComputationGraph
@@ -215,7 +215,7 @@ def _solve_score(
     except InfeasibleBudget as error:
         minimum = _minimum_score(name, fn, joint, "simulated", **options)
         raise InfeasibleBudget(
-            f"{name}: {error}. The least it can do is about {format_bytes(minimum)} ({minimum} B).",
+            f"{name}: {error}. The least it can do is about {format_exact(minimum)}.",
             minimum=minimum,
         ) from None
 

@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _solve(arguments: argparse.Namespace) -> int:
     from .plan import solve, vanilla_peak
-    from .units import format_bytes, format_time
+    from .units import format_bytes, format_exact, format_time
     from .zoo.files import load_graph
 
     graph = load_graph(arguments.graph)
@@ -112,7 +112,7 @@ def _solve(arguments: argparse.Namespace) -> int:
         f"method     {plan.method} ({plan.accounting} accounting, {plan.status}, {plan.solve_seconds:.2f} s)"
     )
     print(f"budget     {'none' if plan.budget is None else format_bytes(plan.budget)}")
-    print(f"peak       {format_bytes(plan.peak)} ({plan.peak} B); vanilla {format_bytes(whole)}")
+    print(f"peak       {format_exact(plan.peak)}; vanilla {format_bytes(whole)}")
     print(
         f"overhead   {format_time(plan.overhead, unit)} ({plan.overhead_ratio:.1%} of forward and backward)"
     )

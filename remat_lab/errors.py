@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from .units import format_bytes
+from .units import format_exact
 
 
 class RematError(Exception):
@@ -68,8 +68,8 @@ class InfeasibleBudget(RematError):
             message = f"{method} cannot fit in {budget} slots: the least it can do is {minimum}."
             return cls(f"{message} Raise the budget to that, or try another method.", minimum=minimum)
         return cls(
-            f"{method} cannot fit in {format_bytes(budget)} ({budget} B): the least it can do is "
-            f"{format_bytes(minimum)} ({minimum} B). Raise the budget to that, or try another method.",
+            f"{method} cannot fit in {format_exact(budget)}: the least it can do is {format_exact(minimum)}. "
+            "Raise the budget to that, or try another method.",
             minimum=minimum,
         )
 

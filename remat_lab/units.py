@@ -113,6 +113,16 @@ def format_bytes(value: int | float) -> str:
     return f"{sign}{size:.0f} B"
 
 
+def format_exact(value: int) -> str:
+    """Write bytes for people, and the whole number behind it unless it is there already.
+
+    >>> format_exact(1234567), format_exact(12)
+    ('1.23 MB (1234567 B)', '12 B')
+    """
+    short = format_bytes(value)
+    return short if short == f"{value} B" else f"{short} ({value} B)"
+
+
 def format_time(value: float, unit: str) -> str:
     """Write a time in its graph's unit (``"s"``, ``"flop"`` or ``"paper"``)."""
     if unit == "s":

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_lab.units import format_bytes, format_time, parse_budget, parse_bytes
+from remat_lab.errors import InfeasibleBudget
+from remat_lab.units import format_bytes, format_exact, format_time, parse_budget, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,13 @@ def test_formats_are_short():
     assert format_time(0.0012, "s") == "1.20 ms"
     assert format_time(2.5e9, "flop") == "2.50 GFLOP"
     assert format_time(41, "paper") == "41"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (93, "93 B"), (999, "999 B"), (1000, "1.00 kB (1000 B)"), (1234567, "1.23 MB (1234567 B)")],
+)
+def test_a_byte_count_is_written_once(value, text):
+    assert format_exact(value) == text
+    assert str(InfeasibleBudget.of("chen", 3, value)).count(text) == 1
+    assert "(3 B)" not in str(InfeasibleBudget.of("chen", 3, value))

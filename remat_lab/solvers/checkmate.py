@@ -28,7 +28,7 @@ from ..joint import JointGraph
 from ..registry import Request, Solution, method
 from ..schedule import Schedule
 from ..simulate import simulate
-from ..units import format_bytes
+from ..units import format_bytes, format_exact
 from .local_search import ops_of, search
 
 #: The kinds of constraints: kind -> what its rows say.
@@ -353,10 +353,10 @@ def checkmate(
             return Solution(at_hand, details=details)
         if result.status == 2:
             raise InfeasibleBudget(
-                f"checkmate proves that no frontier-advancing schedule fits {format_bytes(budget)} ({budget} B)"
+                f"checkmate proves that no frontier-advancing schedule fits {format_exact(budget)}"
             )
         raise InfeasibleBudget(
-            f"checkmate found no schedule within {format_bytes(budget)} ({budget} B) before its time limit of "
+            f"checkmate found no schedule within {format_exact(budget)} before its time limit of "
             f"{time_limit} s. Raise time_limit, or try 'local-search'."
         )
     schedule = Schedule.from_ops(joint, _ops_of(joint, built, result.x), hold_outputs=False)
@@ -399,8 +399,7 @@ def checkmate_lp(joint: JointGraph, request: Request, time_limit: float | None =
             else "none was found at all"
         )
         raise InfeasibleBudget(
-            f"checkmate-lp's rounding keeps no schedule within {format_bytes(request.budget)} "
-            f"({request.budget} B); {tried}",
+            f"checkmate-lp's rounding keeps no schedule within {format_exact(request.budget)}; {tried}",
         )
     return Solution(best[1])
 

@@ -34,7 +34,7 @@ from ..memo import memo
 from ..registry import MethodFailed, Request, Solution, method
 from ..schedule import Schedule
 from ..simulate import simulate
-from ..units import format_bytes
+from ..units import format_exact
 
 SCORES = ("h-dtr", "h-dtr-eq", "h-dtr-local", "lru", "size", "msps", "random")
 _H, _EQ, _LOCAL, _LRU, _SIZE, _MSPS, _RANDOM = range(7)
@@ -220,8 +220,8 @@ class Runtime:
             )
             if len(pool) == 0:
                 raise InfeasibleBudget(
-                    f"dtr cannot run {self.joint.op_names[op]!r} in {format_bytes(self.budget)} "
-                    f"({self.budget} B): it needs {need} B beside {self.live} B that are in use"
+                    f"dtr cannot run {self.joint.op_names[op]!r} in {format_exact(self.budget)}: "
+                    f"it needs {need} B beside {self.live} B that are in use"
                 )
             scores = self._scores(pool)
             least = np.flatnonzero(scores == scores.min())
@@ -420,6 +420,6 @@ def dtr(joint: JointGraph, request: Request, score: Any = "h-dtr", seed: int = 0
     except InfeasibleBudget as error:
         minimum = _minimum(joint, "simulated", score, seed)
         raise InfeasibleBudget(
-            f"{error}. The least it can do is about {format_bytes(minimum)} ({minimum} B).", minimum=minimum
+            f"{error}. The least it can do is about {format_exact(minimum)}.", minimum=minimum
         ) from None
     return Solution(schedule, details={"score": score if isinstance(score, str) else score.__name__})

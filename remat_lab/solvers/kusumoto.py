@@ -29,7 +29,7 @@ from ..errors import InfeasibleBudget
 from ..graph import ComputationGraph
 from ..memo import memo
 from ..registry import Solution
-from ..units import format_bytes
+from ..units import format_exact
 from .canonical import LowerSetSequence, canonical_schedule, sequence_of
 from .dynamic_program import feasible, least_cache_sequence, least_time_sequence, most_time_sequence
 from .lower_sets import Family
@@ -145,8 +145,8 @@ def plan_sequence(
     if not len(path):
         minimum = minimum_formula_budget(family)
         raise InfeasibleBudget(
-            f"no lower-set sequence fits {format_bytes(budget)} ({budget} B) by the paper's formula: the least "
-            f"is {format_bytes(minimum)} ({minimum} B)",
+            f"no lower-set sequence fits {format_exact(budget)} by the paper's formula: the least "
+            f"is {format_exact(minimum)}",
             minimum=minimum,
         )
     return sequence_of(family.graph, family.bits[path])

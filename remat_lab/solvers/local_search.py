@@ -20,7 +20,7 @@ from ..joint import JointGraph
 from ..registry import Request, Solution, method
 from ..schedule import Schedule
 from ..simulate import simulate
-from ..units import format_bytes
+from ..units import format_exact
 
 #: Most pairs a solution may hold, as a multiple of the ops.
 ROOM = 3
@@ -150,8 +150,8 @@ def local_search(joint: JointGraph, request: Request, seconds: float = 10.0, see
     peak = simulate(schedule).peak
     if peak > budget:
         raise InfeasibleBudget(
-            f"local-search found no schedule within {format_bytes(budget)} ({budget} B) in {seconds} s; the "
-            f"nearest needs {format_bytes(peak)} ({peak} B)",
+            f"local-search found no schedule within {format_exact(budget)} in {seconds} s; the "
+            f"nearest needs {format_exact(peak)}",
             minimum=peak,
         )
     return Solution(schedule, details={"pairs": len(keys)})

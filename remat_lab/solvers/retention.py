@@ -24,7 +24,7 @@ from ..joint import JointGraph
 from ..registry import Request, Solution, method
 from ..schedule import Schedule
 from ..simulate import simulate
-from ..units import format_bytes
+from ..units import format_exact
 from .local_search import ops_of, search
 
 
@@ -109,14 +109,14 @@ def retention_intervals(
         if hinted is None:
             raise InfeasibleBudget(
                 f"retention-intervals proves that no schedule with up to {intervals} runs of each op, first runs "
-                f"in the plain order, fits {format_bytes(budget)} ({budget} B)"
+                f"in the plain order, fits {format_exact(budget)}"
             )
         return Solution(hinted, details=CpResult(name, 0.0, hinted.overhead))
     bound = max(0.0, solver.best_objective_bound * unit)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         if hinted is None:
             raise InfeasibleBudget(
-                f"retention-intervals found no schedule within {format_bytes(budget)} ({budget} B) in "
+                f"retention-intervals found no schedule within {format_exact(budget)} in "
                 f"{time_limit} s. Raise time_limit or warm_start."
             )
         return Solution(

@@ -41,12 +41,23 @@ def test_relative_links_lead_somewhere(site: Path) -> None:
     """The reference is left out here: these pages are built without it."""
     lost = []
     for path in site.rglob("*.html"):
-        for target in re.findall(r'(?:href|src)="([^"]+)"', path.read_text("utf-8")):
+        text = path.read_text("utf-8")
+        several = [
+            part.split()[0] for found in re.findall(r'srcset="([^"]+)"', text) for part in found.split(",")
+        ]
+        for target in [*re.findall(r'(?:href|src)="([^"]+)"', text), *several]:
             if re.match(r"[a-z]+:", target) or target.startswith("#") or "api/" in target:
                 continue
             if not (path.parent / target.partition("#")[0]).exists():
                 lost.append(f"{path.relative_to(site)}: {target}")
     assert lost == []
+
+
+def test_pictures_for_dark_pages_are_found_too(build: ModuleType, site: Path) -> None:
+    assert 'srcset="images/play-dark.png"' in (site / "index.html").read_text("utf-8")
+    html = '<source srcset="../docs/images/a.png 1x, docs/figures/b.png 2x"><img src="images/a.png">'
+    moved = '<source srcset="../images/a.png 1x, ../figures/b.png 2x"><img src="../images/a.png">'
+    assert build.with_pictures(html, "../") == moved
 
 
 def test_formulas_become_mathml_and_solutions_stay_folded(site: Path) -> None:
@@ -60,7 +71,8 @@ def test_what_would_be_fetched_is_found(build: ModuleType, tmp_path: Path) -> No
         '<script async src="https://example.org/x.js"></script><a href="https://b.c">'
     )
     (tmp_path / "b.css").write_text("@import 'x.css'; a { background: url(//example.org/y.png) }")
-    assert len(build.fetched(tmp_path)) == 3
+    (tmp_path / "c.html").write_text('<img srcset="a.png 1x, https://example.org/a.png 2x">')
+    assert len(build.fetched(tmp_path)) == 4
 
 
 def test_outputs_are_shown_in_their_richest_form(build: ModuleType) -> None:

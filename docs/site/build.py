@@ -125,6 +125,18 @@ def links_from(page: Page, pages: list[Page]) -> dict[str, str]:
     return {os.path.relpath(p.source, page.source.parent): up + p.target for p in pages}
 
 
+def with_pictures(body: str, up: str) -> str:
+    """Point a page's pictures, those for dark pages included, to their places on the site."""
+
+    def moved(found: re.Match[str]) -> str:
+        places = re.sub(
+            r"(^|,\s*)(?:\.\./)?(?:docs/)?(images|figures)/", rf"\g<1>{up}\g<2>/", found["places"]
+        )
+        return f'{found["name"]}="{places}"'
+
+    return re.sub(r'\b(?P<name>src|srcset)="(?P<places>[^"]*)"', moved, body)
+
+
 def with_files(body: str, page: Page, site: Path) -> str:
     """Copy the files that a page links to and that are no pages, and link to the copies."""
     up = "../" * page.target.count("/")
@@ -170,7 +182,7 @@ def build_reference(out: Path) -> None:
 def fetched(site: Path) -> list[str]:
     """Whatever a page would load from elsewhere: there must be none."""
     loads = re.compile(
-        r"<(?:script|img|iframe|source|audio|video|embed)\b[^>]*\bsrc=\"(?:https?:)?//[^\"]*\""
+        r"<(?:script|img|iframe|source|audio|video|embed)\b[^>]*\bsrc(?:set)?=\"(?:[^\"]*,\s*)?(?:https?:)?//[^\"]*\""
         r"|<link\b[^>]*\bhref=\"(?:https?:)?//[^\"]*\"|@import|url\(['\"]?(?:https?:)?//[^)]*\)"
     )
     found = []
@@ -201,8 +213,7 @@ def build(site: Path, *, run: bool = True, reference: bool = True) -> None:
             body = render.notebook(node, links)
         else:
             body = render.markdown(page.source.read_text("utf-8"), links)
-            up = "../" * page.target.count("/")
-            body = re.sub(r'src="(?:\.\./)?(?:docs/)?(images|figures)/', rf'src="{up}\1/', body)
+            body = with_pictures(body, "../" * page.target.count("/"))
         body = with_files(body, page, site)
         target = site / page.target
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -68,10 +68,11 @@ class PeakExplanation:
                 "Nothing waits: no recomputation can lower this moment. A smaller batch or another order of the "
                 "gradients could."
             )
-        modules = ", ".join(
-            f"{name or '(top)'} {format_bytes(b)}" for name, b in list(self.by_module.items())[:4]
-        )
-        lines.append(f"By module: {modules}.")
+        if any(self.by_module):  # graphs that came from no model have no modules
+            modules = ", ".join(
+                f"{name or '(top)'} {format_bytes(b)}" for name, b in list(self.by_module.items())[:4]
+            )
+            lines.append(f"By module: {modules}.")
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles import graphs, recount_peak
 
+import remat_lab as rl
 from remat_lab import ComputationGraph, InvalidSchedule, JointGraph, Schedule, Stepper, simulate
 
 
@@ -167,3 +168,13 @@ def test_explain_says_what_why_and_how_much():
     again = next(s for s in sentences if "compute again n1" in s)
     assert "Why now: n1 is read by" in again or "wasted" in again
     assert sum("This is the peak." in s for s in sentences) == 1
+
+
+def test_a_peak_is_split_by_module_where_there_are_modules():
+    graph = rl.ComputationGraph.from_nodes([{"name": n, "memory": 4} for n in "abc"], ["ab", "bc"])
+    assert "module" not in str(rl.explain(graph))
+    data = graph.joint.to_dict()
+    for op in data["ops"]:
+        op["module"] = "" if op["name"].startswith("a") else "block"
+    text = str(rl.explain(rl.JointGraph.from_dict(data)))
+    assert "By module: " in text and "block" in text

@@ -10,9 +10,10 @@ formula, exactly as published, and ``peak`` and ``overhead`` report that formula
 from __future__ import annotations
 
 import json
+import math
 import time as clock
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +107,14 @@ class Plan:
     def load(cls, path: str | Path, problem: Any) -> Plan:
         """Read a saved plan for the problem it was made for.
 
+        The schedule is simulated again. Its times are the problem's: on a graph whose ops were calibrated since,
+        the overhead is what it is now, and a proof made with the old times is dropped.
+
         Raises
         ------
         InvalidSchedule
-            If the problem's joint graph is not the one the plan was made for, or the file is no plan.
+            If the problem's joint graph is not the one the plan was made for, the file is no plan, or its
+            schedule does not have the peak that the file says.
         """
         try:
             data = json.loads(as_path(path).read_text())
@@ -130,7 +135,31 @@ class Plan:
         if not all(isinstance(code, int) for code in actions):
             raise InvalidSchedule(f"{path} is not a saved plan: 'actions' are not all whole numbers")
         keep = {k: data[k] for k in cls.__dataclass_fields__ if k in data}
-        return cls(**keep, problem=problem, schedule=Schedule(joint, np.array(actions, dtype=np.int32)))
+        plan = cls(**keep, problem=problem, schedule=Schedule(joint, np.array(actions, dtype=np.int32)))
+        return _held_to_its_schedule(plan, path)
+
+
+def _held_to_its_schedule(plan: Plan, path: Any) -> Plan:
+    """A loaded plan whose figures are those of its schedule; a formula's (paper accounting) are left alone."""
+    try:
+        trace = simulate(plan.schedule)
+    except InvalidSchedule as error:
+        raise InvalidSchedule(f"the schedule in {path} cannot run: {error}", step=error.step) from error
+    if plan.accounting != "simulated":
+        return plan
+    if trace.peak != plan.peak or (plan.budget is not None and trace.peak > plan.budget):
+        claim = f"a peak of {plan.peak} B"
+        if trace.peak == plan.peak:
+            claim = f"a budget of {plan.budget} B"
+        raise InvalidSchedule(
+            f"{path} claims {claim}, but its schedule peaks at {trace.peak} B: the file was changed by hand or by "
+            "another program; solve again and save that"
+        )
+    if math.isclose(trace.overhead, plan.overhead, rel_tol=1e-9):
+        return plan
+    return replace(
+        plan, overhead=trace.overhead, overhead_ratio=trace.overhead_ratio, status="feasible", bound=None
+    )
 
 
 #: What a saved plan holds besides the graph's fingerprint.
@@ -142,6 +171,7 @@ _SAVED: dict[str, Any] = {
     "overhead_ratio": (int, float),
     "status": str,
     "solve_seconds": (int, float),
+    "accounting": str,
     "actions": list,
 }
 

@@ -133,7 +133,8 @@ def method(
     """Register a function as a method: ``solve``, ``compare``, the views and ``execute`` then take its name.
 
     Options are the function's keyword arguments with defaults. A second registration under the same name
-    replaces the first, so that a notebook cell can be run again.
+    replaces the first, so that a notebook cell can be run again; so it does with a built-in method's name, whether
+    the built-in ones have been loaded by then or not.
 
     Parameters
     ----------
@@ -194,10 +195,17 @@ def method(
             parts = parts_of(name, returns, fn, needs_budget)._asdict()
             given = {"points": points, "minimum": minimum, "paper_vanilla": paper_vanilla}
             entry = replace(entry, **parts | {k: v for k, v in given.items() if v is not None})
-        install(entry)
+        current = _METHODS.get(name)
+        # The built-in methods load on first use; what took one's name before that stays.
+        if current is None or not _is_built_in(fn) or _is_built_in(current.solve):
+            install(entry)
         return fn
 
     return register
+
+
+def _is_built_in(fn: Callable[..., Any]) -> bool:
+    return getattr(fn, "__module__", None) in _BUILTIN
 
 
 def install(entry: Method) -> None:

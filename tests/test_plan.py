@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import networkx as nx
 import numpy as np
@@ -145,6 +147,53 @@ def test_a_saved_plan_with_a_wrong_entry_is_refused_by_name(key, value, tmp_path
     path.write_text(json.dumps({**rl.solve(graph).to_dict(), key: value}))
     with pytest.raises(rl.InvalidSchedule, match=key):
         rl.Plan.load(path, graph)
+
+
+@pytest.mark.parametrize(("key", "change"), [("peak", -10), ("peak", 10), ("budget", -(10**6))])
+def test_a_saved_plan_is_held_to_its_schedule(key, change, tmp_path):
+    path = tmp_path / "plan.json"
+    graph = chain(20)
+    saved = rl.solve(graph, "60%").to_dict()
+    path.write_text(json.dumps({**saved, key: saved[key] + change}))
+    with pytest.raises(
+        rl.InvalidSchedule, match=rf"claims a {key} of .*its schedule peaks at {saved['peak']} B"
+    ):
+        rl.Plan.load(path, graph)
+    path.write_text(json.dumps({**saved, "actions": saved["actions"][1:]}))
+    with pytest.raises(rl.InvalidSchedule, match=r"plan\.json cannot run: "):
+        rl.Plan.load(path, graph)
+
+
+def test_a_saved_plan_takes_the_times_of_the_graph_it_is_loaded_for(tmp_path):
+    path = tmp_path / "plan.json"
+    saved = rl.solve(chain(20), "60%", "kusumoto-exact", accounting="paper")
+    saved.save(path)
+    assert rl.Plan.load(path, chain(20)).peak == saved.peak  # the formula's, which no schedule shows
+    rl.solve(chain(20), "60%").save(path)
+    slower = chain(20)
+    slower = rl.ComputationGraph.from_nodes(
+        [{"name": n, "memory": int(m), "time": 3.0} for n, m in zip(slower.names, slower.memory)],
+        [(slower.names[u], slower.names[v]) for u, v in slower.edges.tolist()],
+    )
+    loaded = rl.Plan.load(path, slower)
+    assert loaded.overhead == rl.simulate(loaded).overhead > rl.Plan.load(path, chain(20)).overhead > 0
+    assert (loaded.status, loaded.bound) == ("feasible", None)
+
+
+def test_a_method_of_a_built_in_name_stays_whenever_it_came():
+    script = """
+import remat_lab as rl
+
+@rl.method("vanilla", view="joint")
+def mine(joint, request):
+    "My own."
+    return rl.Solution(rl.Schedule.vanilla(joint))
+
+for _ in range(2):
+    assert {m.name: m.summary for m in rl.methods()}["vanilla"] == "My own."
+    import remat_lab.solvers.vanilla  # on its own it registers nothing over it, either
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.parametrize(

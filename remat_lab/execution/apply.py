@@ -43,7 +43,7 @@ def apply(
     Raises
     ------
     ValueError
-        If the plan was made for another graph, or runs a backward op before the loss is there.
+        If the plan was made for another graph.
 
     >>> # net = rl.apply(cap, plan); loss = net(images, targets=labels); loss.backward(); optimizer.step()
     """
@@ -63,7 +63,8 @@ class PlannedModule(nn.Module):
             self.loss = cap.loss_module.loss
         self.cap = cap
         self.schedule = schedule_for(cap, plan)
-        self.split = _end_of_forward(cap, self.schedule)
+        # The caller has the loss from here on; what comes before may include backward ops that need no gradient.
+        self.split = int((self.schedule.actions == cap.storages.loss_gradient).argmax())
         self.fallback = fallback
         self.train(cap.training)
         self._warned: set[str] = set()
@@ -78,15 +79,17 @@ class PlannedModule(nn.Module):
         if not torch.is_grad_enabled() or self.model.training != self.cap.training:
             return self.cap.loss_module(args, kwargs, targets)
         signature, tensors = Signature.of_call(args, kwargs, targets)
-        why = self._unplanned(signature, tensors)
+        state = self.cap.state()
+        why = self._unplanned(signature, tensors, state)
         if why:
             self._say(why)
             return self.cap.loss_module(args, kwargs, targets)
-        residents = {standin: self.cap.tensor(name) for standin, name in self.cap.standin.names.items()}
-        residents.update({f"args[{i}]": tensor for i, tensor in enumerate(tensors)})
+        residents = {**state, **{f"args[{i}]": tensor for i, tensor in enumerate(tensors)}}
         return _Planned.apply(self, list(residents), *residents.values())
 
-    def _unplanned(self, signature: Signature, tensors: list[torch.Tensor]) -> str:
+    def _unplanned(
+        self, signature: Signature, tensors: list[torch.Tensor], state: dict[str, torch.Tensor]
+    ) -> str:
         """Why a call cannot follow the plan ("" if it can)."""
         wrong = mismatch(self.cap, signature, tensors)
         if wrong:
@@ -95,7 +98,7 @@ class PlannedModule(nn.Module):
             now, then = autocast_state(self.cap.device), self.cap.autocast
             return f"autocast is {now or 'off'}, the plan was made with it {then or 'off'}"
         for target, fake in self.cap.fake_state.items():
-            tensor = self.cap.tensor(self.cap.standin.names[target])
+            tensor = state[target]
             got, want = (tensor.shape, tensor.dtype, tensor.device), (fake.shape, fake.dtype, fake.device)
             if got != want or not has_data(tensor):
                 name = self.cap.standin.names[target].removeprefix("model.")
@@ -120,13 +123,12 @@ class PlannedModule(nn.Module):
 
 
 class _Planned(torch.autograd.Function):
-    """Forward: the schedule up to the first backward op. Backward: the rest, with the incoming gradient."""
+    """Forward: the schedule up to the gradient of the loss. Backward: the rest, with the incoming gradient."""
 
     @staticmethod
     def forward(ctx: Any, module: PlannedModule, targets: list[str], *tensors: torch.Tensor) -> torch.Tensor:
         cap = module.cap
         residents = dict(zip(targets, tensors, strict=True))
-        residents["tangent"] = torch.empty(cap.tangent.shape, dtype=cap.tangent.dtype, device=cap.device)
         interpreter = Interpreter(cap, module.schedule, residents)
         interpreter.advance(module.split)
         outputs = cap.storages.outputs
@@ -147,7 +149,7 @@ class _Planned(torch.autograd.Function):
             )
         ctx.interpreter = None
         _check_untouched(ctx, interpreter)
-        interpreter.replace("tangent", gradient.detach())
+        interpreter.supply_gradient(gradient.detach())
         interpreter.advance()
         cap: CapturedModel = ctx.cap
         shared = np.bincount([output.value for output in cap.storages.outputs])
@@ -170,8 +172,8 @@ def _value_of_loss(cap: CapturedModel) -> int:
 def _write_buffers(module: PlannedModule, interpreter: Interpreter) -> set[str]:
     """Write back the new buffers the forward pass has made; returns their targets.
 
-    What is still to run may read a buffer's old contents (a recomputation of its batch norm, say), so those are
-    kept aside.
+    What is still to run may read a buffer's old contents (a recomputation of its batch norm, say). Those change
+    places with the new ones, whose memory the schedule holds to its end anyway: nothing is allocated.
     """
     cap = module.cap
     rest = module.schedule.actions[module.split :]
@@ -182,12 +184,27 @@ def _write_buffers(module: PlannedModule, interpreter: Interpreter) -> set[str]:
         for k, output in enumerate(cap.storages.outputs):
             if output.kind != "mutation" or output.value not in held:
                 continue
-            buffer = interpreter.tensors[output.target]
-            if cap.resident_value(output.target) in read_later:
+            buffer, new = interpreter.tensors[output.target], interpreter.output(k)
+            if cap.resident_value(output.target) not in read_later:
+                buffer.copy_(new)
+            elif output.value in read_later or not _swap(buffer, new):
                 interpreter.replace(output.target, buffer.detach().clone())
-            buffer.copy_(interpreter.output(k))
+                buffer.copy_(new)
+            else:
+                interpreter.replace(output.target, new)
+                interpreter.discard(output.value)
             written.add(output.target)
     return written
+
+
+def _swap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Exchange the contents of two tensors without a third; False, and nothing done, if their layouts differ."""
+    if a.dtype != b.dtype or not (a.is_contiguous() and b.is_contiguous()):
+        return False
+    left, right = (tensor.view(-1).view(torch.uint8) for tensor in (a, b))
+    for target, source in ((left, right), (right, left), (left, right)):
+        target.bitwise_xor_(source)
+    return True
 
 
 def _check_untouched(ctx: Any, interpreter: Interpreter) -> None:
@@ -214,20 +231,6 @@ def _held(schedule: Schedule, stop: int) -> set[int]:
         else:
             held.update(schedule.joint.writes.row(code).tolist())
     return held
-
-
-def _end_of_forward(cap: CapturedModel, schedule: Schedule) -> int:
-    """The first action that runs a backward op."""
-    actions = schedule.actions
-    backward = (actions >= 0) & cap.joint.op_backward[np.maximum(actions, 0)]
-    split = int(backward.argmax()) if backward.any() else len(actions)
-    loss = _value_of_loss(cap)
-    if not cap.joint.resident[loss] and loss not in _held(schedule, split):
-        raise ValueError(
-            f"the plan runs {schedule[split].name!r} (step {split}) before it has the loss: loss.backward() cannot "
-            "come in between; execute() can run it"
-        )
-    return split
 
 
 def _without_prefix(_module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:

@@ -118,21 +118,18 @@ class CapturedModel:
         return self.joint.value_names[self.resident_value(target)]
 
     @cached_property
-    def tangent(self) -> torch.Tensor:
-        """Fake twin of the gradient of the loss."""
-        return next(
-            node.meta["val"] for node, target in self.storages.residents.items() if target == "tangent"
-        )
-
-    @cached_property
     def program(self) -> Program:
         """The graph as functions to run."""
         return Program(self.storages, self.graph_module)
 
-    def tensor(self, name: str) -> torch.Tensor:
-        """The model's parameter or buffer of this name (as the loss module knows it)."""
-        owner, _, leaf = name.rpartition(".")
-        return getattr(self.loss_module.get_submodule(owner), leaf)
+    def state(self) -> dict[str, torch.Tensor]:
+        """The model's parameters and buffers by stand-in, as they are now."""
+        modules = dict(self.loss_module.named_modules(remove_duplicate=False))
+        found = {}
+        for standin, name in self.standin.names.items():
+            owner, _, leaf = name.rpartition(".")
+            found[standin] = getattr(modules[owner], leaf)
+        return found
 
     def with_joint(self, joint: JointGraph) -> CapturedModel:
         """The same model with other costs on its ops and values."""

@@ -126,14 +126,14 @@ def schedule_for(cap: CapturedModel, plan: Plan | Schedule | None) -> Schedule:
 
 
 def resident_tensors(cap: CapturedModel, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Target -> the real tensor: parameters, buffers, inputs and the gradient of the loss.
+    """Target -> the real tensor: parameters, buffers and inputs.
 
     Raises
     ------
     ExecutionError
         If the model's tensors hold no data (meta or fake).
     """
-    found = {standin: cap.tensor(name) for standin, name in cap.standin.names.items()}
+    found = cap.state()
     found.update({f"args[{i}]": tensor for i, tensor in enumerate(tensors)})
     for target, tensor in found.items():
         if not has_data(tensor):
@@ -142,7 +142,6 @@ def resident_tensors(cap: CapturedModel, tensors: list[torch.Tensor]) -> dict[st
                 f"{name!r} holds no data (it is on the meta device or fake): a model captured without data can "
                 "be planned, and runs once it has some: model.to_empty(device=...), then load its parameters"
             )
-    found["tangent"] = torch.ones(cap.tangent.shape, dtype=cap.tangent.dtype, device=cap.device)
     return found
 
 

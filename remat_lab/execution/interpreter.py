@@ -92,7 +92,8 @@ class Interpreter:
         """
         slots = self.slots
         start = step = self.position
-        stop = len(self.acts) if stop is None else stop
+        n = len(self.schedule.actions)
+        stop = n if stop is None else stop
         try:
             # The graph's casts are ops of it already, so an autocast around this call must not add others.
             with torch.no_grad(), torch.autocast(self.device_type, enabled=False):
@@ -106,7 +107,7 @@ class Interpreter:
             self.position = stop
         except BaseException as error:
             self.abandon(error, restore=start == 0)
-            where = f"op {self.schedule[step].name!r} at step {step} of {len(self.acts)}"
+            where = f"op {self.schedule[step].name!r} at step {step} of {n}"
             if not isinstance(error, Exception):
                 error.add_note(f"remat_lab: interrupted in {where}; all values were released")
                 raise
@@ -132,9 +133,30 @@ class Interpreter:
         self.program.free[graph.value_of[node]](self.slots)  # views of the old one go, too
         self.slots[slot] = tensor
 
+    def supply_gradient(self, gradient: torch.Tensor) -> None:
+        """Let the rest of the run go on from this gradient of the loss, where it would have made one of ones."""
+        op = self.program.graph.loss_gradient
+        (slot,) = self.program.primary[op]
+
+        def supply(slots: Slots) -> None:
+            slots[slot] = gradient
+
+        for step in np.flatnonzero(self.schedule.actions[self.position :] == op) + self.position:
+            self.acts[step] = supply
+
+    def discard(self, value: int) -> None:
+        """Let go of an output that has been taken, now and whenever a later action makes it again."""
+        free = self.program.free[value]
+        free(self.slots)
+        for step in range(self.position, len(self.acts)):
+            code = int(self.schedule.actions[step])
+            if code >= 0 and value in self.schedule.joint.writes.row(code):
+                self.acts[step] = _then(self.acts[step], free)
+
     def release(self) -> None:
         """Let go of every tensor."""
         self.slots[:] = [None] * len(self.slots)
+        self.acts = []
         self.tensors = {}
 
     def abandon(self, error: BaseException | None = None, *, restore: bool = True) -> None:
@@ -171,6 +193,14 @@ def _acts(program: Program, schedule: Schedule, random: RandomState, verify: boo
         seen[code] = True
         acts.append(act)
     return acts
+
+
+def _then(first: Act, second: Act) -> Act:
+    def run(slots: Slots) -> None:
+        first(slots)
+        second(slots)
+
+    return run
 
 
 def _saving(act: Act, op: int, states: dict[int, Any], random: RandomState) -> Act:

@@ -8,6 +8,7 @@ would cost more than many of the ops.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +68,7 @@ class Program:
                 self.resident_slots.append((slot, target))
         used = self._used_nodes()
         for node in graph_module.graph.nodes:
-            if node.op == "call_function" and (node in used or node in self._op_of):
+            if node in self._op_of or (node.op == "call_function" and node in used):
                 self._declare(node)
         for op, node in enumerate(graph.nodes):
             self._define_run(op, node)
@@ -160,6 +161,10 @@ class Program:
         self.lines.append("\n".join(lines))
 
     def _call(self, node: torch.fx.Node) -> str:
+        if node.op == "placeholder":  # the gradient of the loss
+            loss = node.meta["val"]
+            ones = functools.partial(torch.ones, loss.shape, dtype=loss.dtype, device=loss.device)
+            return f"{self._constant(ones)}()"
         target = self._constant(node.target)
         parts = [self._argument(argument) for argument in node.args]
         parts += [f"{key}={self._argument(argument)}" for key, argument in node.kwargs.items()]

@@ -1,4 +1,4 @@
-"""Put back what functionalizing changed about eager's kernels.
+"""Put back what functionalizing changed about eager's kernels, and drop what they do not read.
 
 Eager fills an empty tensor with random bits in place. Functionalized, that is an empty tensor and a second one of
 its own, always contiguous: one tensor more than eager holds, and, when the first was not contiguous, another mask.
@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+_BATCH_NORM_BACKWARD = frozenset(
+    f"aten::{prefix}batch_norm_backward" for prefix in ("native_", "cudnn_", "miopen_", "")
+)
 _EMPTY = frozenset({"aten::empty_like", "aten::empty", "aten::new_empty", "aten::empty_strided"})
 
 
@@ -33,3 +36,19 @@ def refill_in_place(graph_module: torch.fx.GraphModule) -> None:
         node.target = bernoulli
         node.meta["val"] = empty.meta["val"]
         graph.erase_node(empty)
+
+
+def drop_unused_statistics(graph_module: torch.fx.GraphModule) -> None:
+    """Take the running statistics from the backward ops of batch norms that train: they use the batch's own.
+
+    Otherwise backward would seem to need the buffers' new contents, and hold them beside the old ones that a
+    recomputation of the batch norm needs.
+    """
+    for node in graph_module.graph.nodes:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or target._schema.name not in _BATCH_NORM_BACKWARD:
+            continue
+        given = dict(zip((argument.name for argument in target._schema.arguments), node.args))
+        if given.get("train", given.get("update", True)) is not True:
+            continue
+        node.args = tuple(None if name in ("running_mean", "running_var") else v for name, v in given.items())

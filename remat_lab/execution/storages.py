@@ -3,6 +3,9 @@
 A *value* is a storage. An *op* is a node that makes at least one new storage; it reads the storages behind its
 arguments. Every other node is a *view*: it shares a storage and is rebuilt from its base whenever it is read, so
 no schedule ever has to keep one. An op with several outputs owns several storages with lifetimes of their own.
+
+The gradient of the loss, an input of the traced graph, is an op here: ``loss.backward()`` makes a tensor of ones
+and holds it to the end, and so does a schedule.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ class StorageGraph:
     written : op -> for each of its tensor outputs, (index in its result or None, value)
     residents : fx placeholder or attribute -> target name
     outputs : the graph's outputs in order
+    loss_gradient : the op that makes the gradient of the loss; its node is the traced graph's incoming gradient
     """
 
     joint: JointGraph
@@ -58,6 +62,7 @@ class StorageGraph:
     written: list[list[tuple[int | None, int]]]
     residents: dict[torch.fx.Node, str]
     outputs: list[Output]
+    loss_gradient: int
 
 
 @dataclass
@@ -115,10 +120,9 @@ def forward_nodes(graph_module: torch.fx.GraphModule, outputs: list[tuple[str, s
     after_gradient: set[Any] = set()
     tangents = set()
     for node in graph_module.graph.nodes:
-        is_tangent = node.op == "placeholder" and private.input_target(node.meta["desc"]) == "tangent"
-        if is_tangent or any(source in after_gradient for source in node.all_input_nodes):
+        if is_tangent(node) or any(source in after_gradient for source in node.all_input_nodes):
             after_gradient.add(node)
-        if is_tangent:
+        if is_tangent(node):
             tangents.add(node)
     waiting = [node for kind, _, node in outputs if kind != "gradient"]
     for node in graph_module.graph.nodes:
@@ -151,18 +155,21 @@ def build(
     residents = _residents(builder, signature_names)
     # Forward ops first: they read no backward op's value, and within each half the traced order is eager's.
     calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
-    ordered = [n for n in calls if n in forward] + [n for n in calls if n not in forward]
+    tangent = next(node for node in graph_module.graph.nodes if is_tangent(node))
+    loss = next(node for kind, _, node in described if kind == "loss")
+    ordered = [n for n in calls if n in forward] + [tangent] + [n for n in calls if n not in forward]
     nodes, written = [], []
     for node in ordered:
         made = _new_storages(builder, node, "activation" if node in forward else "gradient")
-        reads = {builder.value_of[s] for s in node.all_input_nodes if s in builder.value_of}
+        sources = [loss] if node is tangent else node.all_input_nodes
+        reads = {builder.value_of[s] for s in sources if s in builder.value_of}
         if not made:
             continue
-        reads |= {v for s in node.all_input_nodes if s not in builder.value_of for v in _behind(builder, s)}
+        reads |= {v for s in sources if s not in builder.value_of for v in _behind(builder, s)}
         label = label_of(node)
         builder.ops.append(
             {
-                "name": node.name,
+                "name": "loss_gradient" if node is tangent else node.name,
                 "type": op_type(node),
                 "module": label.module,
                 "backward": node not in forward,
@@ -183,17 +190,25 @@ def build(
     joint = JointGraph.build(
         builder.ops,
         builder.values,
-        sorted({output.value for output in outputs}),
+        sorted({*(output.value for output in outputs), builder.value_of[tangent]}),
         time_unit="paper",
         name=name,
     )
+    labels = [label_of(node) for node in nodes]
     return StorageGraph(
-        joint, nodes, [label_of(n) for n in nodes], builder.value_of, written, residents, outputs
+        joint, nodes, labels, builder.value_of, written, residents, outputs, nodes.index(tangent)
     )
 
 
+def is_tangent(node: torch.fx.Node) -> bool:
+    """Whether a node is the traced graph's incoming gradient, that of the loss."""
+    return node.op == "placeholder" and private.input_target(node.meta["desc"]) == "tangent"
+
+
 def op_type(node: torch.fx.Node) -> str:
-    """The ATen name without namespace and overload: "convolution", "mm"."""
+    """The ATen name without namespace and overload: "convolution", "mm"; "ones_like" for the gradient of the loss."""
+    if node.op == "placeholder":
+        return "ones_like"
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.name.split("::")[-1]
@@ -210,6 +225,8 @@ def paper_time(kind: str) -> float:
 def _residents(builder: _Builder, signature_names: list[str]) -> dict[torch.fx.Node, str]:
     residents: dict[torch.fx.Node, str] = {}
     for node in builder.graph_module.graph.nodes:
+        if is_tangent(node):
+            continue
         if node.op == "placeholder":
             target = private.input_target(node.meta["desc"])
             label = _full_name(target, builder.names, signature_names)
@@ -230,8 +247,6 @@ def _residents(builder: _Builder, signature_names: list[str]) -> dict[torch.fx.N
 def _full_name(target: str, names: dict[str, str], signature_names: list[str]) -> str:
     if target.startswith("args["):
         return signature_names[int(target[5:-1])]
-    if target == "tangent":
-        return "gradient of the loss"
     return names.get(target, target).removeprefix("model.")
 
 
@@ -240,8 +255,9 @@ def _new_storages(builder: _Builder, node: torch.fx.Node, category: str) -> list
     made = []
     known = len(builder.values)
     for index, tensor in tensors_of(node):
+        name = "gradient of the loss" if is_tangent(node) else node.name
         suffix = "" if index in (None, 0) else f"[{index}]"
-        value = builder.value(tensor, node.name + suffix, category)
+        value = builder.value(tensor, name + suffix, category)
         if value >= known:
             made.append((index, value))
         if index is None:

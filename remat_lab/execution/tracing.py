@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from ..errors import CaptureError
 from . import _torch_private as private
-from .rewrite import refill_in_place
+from .rewrite import drop_unused_statistics, refill_in_place
 
 
 @dataclass(frozen=True)
@@ -256,6 +256,7 @@ def trace(
         with labelled(module) as path, private.eager_kernels(), torch.enable_grad():
             graph = private.export_joint(standin, tuple(fakes))
         refill_in_place(graph)
+        drop_unused_statistics(graph)
     except CaptureError:
         raise
     except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import nn
 from ..errors import ExecutionError
 from ..plan import Plan
 from ..schedule import Schedule
-from .execute import has_data, mismatch, require_captured, schedule_for
+from .execute import mismatch, require_captured, schedule_for, without_data
 from .interpreter import Interpreter
 from .tracing import Signature, autocast_state
 
@@ -65,6 +66,8 @@ class PlannedModule(nn.Module):
         self.schedule = schedule_for(cap, plan)
         # The caller has the loss from here on; what comes before may include backward ops that need no gradient.
         self.split = int((self.schedule.actions == cap.storages.loss_gradient).argmax())
+        self.buffers = _buffers_made(cap, self.schedule, self.split)
+        self.kinds = [_kind(tensor) for tensor in cap.fake_state.values()]
         self.fallback = fallback
         self.train(cap.training)
         self._warned: set[str] = set()
@@ -97,18 +100,20 @@ class PlannedModule(nn.Module):
         if autocast_state(self.cap.device) != self.cap.autocast:
             now, then = autocast_state(self.cap.device), self.cap.autocast
             return f"autocast is {now or 'off'}, the plan was made with it {then or 'off'}"
-        for target, fake in self.cap.fake_state.items():
-            tensor = state[target]
-            got, want = (tensor.shape, tensor.dtype, tensor.device), (fake.shape, fake.dtype, fake.device)
-            if got != want or not has_data(tensor):
-                name = self.cap.standin.names[target].removeprefix("model.")
-                return f"{name} is {tuple(got[0])}, {got[1]} on {got[2]}, the plan was made for " + (
-                    f"{tuple(want[0])}, {want[1]} on {want[2]}"
-                )
-            if tensor.requires_grad != fake.requires_grad:
-                name = self.cap.standin.names[target].removeprefix("model.")
-                return f"{name} has requires_grad={tensor.requires_grad}, the plan was made for the opposite"
-        return ""
+        kinds = [_kind(tensor) for tensor in state.values()]
+        different = next((i for i, (got, want) in enumerate(zip(kinds, self.kinds)) if got != want), None)
+        if different is not None:
+            (shape, dtype, device, needs), want = kinds[different], self.kinds[different]
+            name = list(self.cap.standin.names.values())[different].removeprefix("model.")
+            if needs != want[3]:
+                return f"{name} has requires_grad={needs}, the plan was made for the opposite"
+            return f"{name} is {tuple(shape)}, {dtype} on {device}, the plan was made for " + (
+                f"{tuple(want[0])}, {want[1]} on {want[2]}"
+            )
+        empty = without_data(state)
+        return (
+            f"{self.cap.target_name(empty)} holds no data (it is on the meta device or fake)" if empty else ""
+        )
 
     def _say(self, why: str) -> None:
         text = f"{why}: capture the model again for this call to follow a plan"
@@ -132,12 +137,14 @@ class _Planned(torch.autograd.Function):
         interpreter = Interpreter(cap, module.schedule, residents)
         interpreter.advance(module.split)
         outputs = cap.storages.outputs
-        loss = next(interpreter.output(k) for k, output in enumerate(outputs) if output.kind == "loss")
-        written = _write_buffers(module, interpreter)
+        k, output = next((k, output) for k, output in enumerate(outputs) if output.kind == "loss")
+        loss = interpreter.output(k)
+        _write_buffers(module, interpreter)
+        written = {buffer.target for buffer in module.buffers}
         ctx.interpreter, ctx.cap, ctx.targets, ctx.written = interpreter, cap, targets, written
         ctx.versions = [tensor._version for tensor in tensors]
         # A tensor of its own: the interpreter's, once it had this function as its history, would hold itself.
-        return loss.detach() if not cap.joint.resident[_value_of_loss(cap)] else loss.clone()
+        return loss.clone() if cap.joint.resident[output.value] else loss.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
@@ -152,49 +159,71 @@ class _Planned(torch.autograd.Function):
         interpreter.supply_gradient(gradient.detach())
         interpreter.advance()
         cap: CapturedModel = ctx.cap
-        shared = np.bincount([output.value for output in cap.storages.outputs])
+        alone = cap.storages.output_alone
         gradients: dict[str, torch.Tensor] = {}
         for k, output in enumerate(cap.storages.outputs):
             if output.kind == "gradient":
                 found = interpreter.output(k)
-                alone = shared[output.value] == 1 and not cap.joint.resident[output.value]
-                gradients[output.target] = found if alone else found.clone()
+                gradients[output.target] = found if alone[k] else found.clone()
             elif output.kind == "mutation" and output.target not in ctx.written:
                 interpreter.tensors[output.target].copy_(interpreter.output(k))
         interpreter.release()
         return (None, None, *(gradients.get(target) for target in ctx.targets))
 
 
-def _value_of_loss(cap: CapturedModel) -> int:
-    return next(output.value for output in cap.storages.outputs if output.kind == "loss")
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
-def _write_buffers(module: PlannedModule, interpreter: Interpreter) -> set[str]:
-    """Write back the new buffers the forward pass has made; returns their targets.
+@dataclass(frozen=True)
+class _Buffer:
+    """A buffer whose new contents the forward pass makes: output ``k``, and what the rest of the run reads."""
+
+    k: int
+    target: str
+    value: int
+    old_is_read: bool
+    new_is_read: bool
+
+
+def _buffers_made(cap: CapturedModel, schedule: Schedule, split: int) -> list[_Buffer]:
+    rest = schedule.actions[split:]
+    read_later = set(cap.joint.reads.index[np.isin(cap.joint.reads.owners(), rest[rest >= 0])].tolist())
+    held = _held(schedule, split)
+    return [
+        _Buffer(
+            k,
+            made.target,
+            made.value,
+            cap.resident_value[made.target] in read_later,
+            made.value in read_later,
+        )
+        for k, made in enumerate(cap.storages.outputs)
+        if made.kind == "mutation" and made.value in held
+    ]
+
+
+def _write_buffers(module: PlannedModule, interpreter: Interpreter) -> None:
+    """Write back the new buffers the forward pass has made.
 
     What is still to run may read a buffer's old contents (a recomputation of its batch norm, say). Those change
     places with the new ones, whose memory the schedule holds to its end anyway: nothing is allocated.
     """
-    cap = module.cap
-    rest = module.schedule.actions[module.split :]
-    read_later = set(cap.joint.reads.index[np.isin(cap.joint.reads.owners(), rest[rest >= 0])].tolist())
-    held = _held(module.schedule, module.split)
-    written = set()
+    buffers: list[torch.Tensor] = []
+    contents: list[torch.Tensor] = []
     with torch.no_grad():
-        for k, output in enumerate(cap.storages.outputs):
-            if output.kind != "mutation" or output.value not in held:
+        for made in module.buffers:
+            buffer, new = interpreter.tensors[made.target], interpreter.output(made.k)
+            if made.old_is_read and not made.new_is_read and _swap(buffer, new):
+                interpreter.replace(made.target, new)
+                interpreter.discard(made.value)
                 continue
-            buffer, new = interpreter.tensors[output.target], interpreter.output(k)
-            if cap.resident_value(output.target) not in read_later:
-                buffer.copy_(new)
-            elif output.value in read_later or not _swap(buffer, new):
-                interpreter.replace(output.target, buffer.detach().clone())
-                buffer.copy_(new)
-            else:
-                interpreter.replace(output.target, new)
-                interpreter.discard(output.value)
-            written.add(output.target)
-    return written
+            if made.old_is_read:
+                interpreter.replace(made.target, buffer.detach().clone())
+            buffers.append(buffer)
+            contents.append(new)
+        if buffers:
+            torch._foreach_copy_(buffers, contents)
 
 
 def _swap(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -135,13 +135,13 @@ def resident_tensors(cap: CapturedModel, tensors: list[torch.Tensor]) -> dict[st
     """
     found = cap.state()
     found.update({f"args[{i}]": tensor for i, tensor in enumerate(tensors)})
-    for target, tensor in found.items():
-        if not has_data(tensor):
-            name = cap.standin.names.get(target, target).removeprefix("model.")
-            raise ExecutionError(
-                f"{name!r} holds no data (it is on the meta device or fake): a model captured without data can "
-                "be planned, and runs once it has some: model.to_empty(device=...), then load its parameters"
-            )
+    empty = without_data(found)
+    if empty:
+        name = cap.standin.names.get(empty, empty).removeprefix("model.")
+        raise ExecutionError(
+            f"{name!r} holds no data (it is on the meta device or fake): a model captured without data can "
+            "be planned, and runs once it has some: model.to_empty(device=...), then load its parameters"
+        )
     return found
 
 
@@ -181,10 +181,18 @@ def mismatch(cap: CapturedModel, signature: Signature, tensors: list[torch.Tenso
     return ""
 
 
-def has_data(tensor: torch.Tensor) -> bool:
+def without_data(tensors: dict[str, torch.Tensor]) -> str:
+    """The first of the tensors that is on the meta device or fake ("" if none is)."""
     from ._torch_private import FakeTensor
 
-    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
+    fake = FakeTensor in set(map(type, tensors.values()))
+    return next(
+        (name for name, t in tensors.items() if t.is_meta or (fake and isinstance(t, FakeTensor))), ""
+    )
+
+
+def has_data(tensor: torch.Tensor) -> bool:
+    return not without_data({"tensor": tensor})
 
 
 def measured_levels(cap: CapturedModel, schedule: Schedule, tensors: dict[str, torch.Tensor]) -> Levels:
@@ -219,21 +227,22 @@ def synchronize(device: torch.device) -> None:
 # -- what a step leaves behind -----------------------------------------------------------------------------------
 def commit(cap: CapturedModel, interpreter: Interpreter) -> torch.Tensor:
     """Write buffers back, add gradients to ``.grad``, let everything else go. Returns the loss."""
-    outputs = cap.storages.outputs
     loss = None
-    shared = np.bincount([output.value for output in outputs])
+    buffers: list[torch.Tensor] = []
+    contents: list[torch.Tensor] = []
+    alone = cap.storages.output_alone
     with torch.no_grad():
-        for k, output in enumerate(outputs):
+        for k, output in enumerate(cap.storages.outputs):
             tensor = interpreter.output(k)
             if output.kind == "loss":
                 loss = tensor.clone() if cap.joint.resident[output.value] else tensor
-                continue
-            owner = interpreter.tensors[output.target]
-            if output.kind == "mutation":
-                owner.copy_(tensor)
-            elif owner.is_leaf:
-                alone = shared[output.value] == 1 and not cap.joint.resident[output.value]
-                accumulate(owner, tensor, alone)
+            elif output.kind == "mutation":
+                buffers.append(interpreter.tensors[output.target])
+                contents.append(tensor)
+            elif interpreter.tensors[output.target].is_leaf:
+                accumulate(interpreter.tensors[output.target], tensor, alone[k])
+        if buffers:
+            torch._foreach_copy_(buffers, contents)
     interpreter.release()
     assert loss is not None
     return loss

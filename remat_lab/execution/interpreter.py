@@ -121,16 +121,13 @@ class Interpreter:
             ) from error
 
     def output(self, k: int) -> torch.Tensor:
-        """The graph's output ``k``, once it has been made."""
-        with torch.no_grad():
-            return self.program.output_getters[k](self.slots)
+        """The graph's output ``k``, once it has been made. Call it without gradients."""
+        return self.program.output_getters[k](self.slots)
 
     def replace(self, target: str, tensor: torch.Tensor) -> None:
         """Let the rest of the run read ``tensor`` for a resident that is about to change."""
-        slot = next(slot for slot, name in self.program.resident_slots if name == target)
-        graph = self.program.graph
-        node = next(node for node, name in graph.residents.items() if name == target)
-        self.program.free[graph.value_of[node]](self.slots)  # views of the old one go, too
+        slot, value = self.program.resident_places[target]
+        self.program.free[value](self.slots)  # views of the old one go, too
         self.slots[slot] = tensor
 
     def supply_gradient(self, gradient: torch.Tensor) -> None:
@@ -148,10 +145,10 @@ class Interpreter:
         """Let go of an output that has been taken, now and whenever a later action makes it again."""
         free = self.program.free[value]
         free(self.slots)
-        for step in range(self.position, len(self.acts)):
-            code = int(self.schedule.actions[step])
-            if code >= 0 and value in self.schedule.joint.writes.row(code):
-                self.acts[step] = _then(self.acts[step], free)
+        makers = self.schedule.joint.writers.row(value)
+        again = np.isin(self.schedule.actions[self.position :], makers)
+        for step in np.flatnonzero(again) + self.position:
+            self.acts[step] = _then(self.acts[step], free)
 
     def release(self) -> None:
         """Let go of every tensor."""

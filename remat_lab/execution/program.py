@@ -42,6 +42,7 @@ class Program:
     primary : list of lists, op -> slots of the tensors it makes
     defined : list of lists, op -> those of them whose contents are defined
     resident_slots : (slot, target) of parameters, buffers and inputs
+    resident_places : target -> (slot, value)
     constants : (slot, tensor) lifted from the model
     output_getters : function of the slots for each output of the graph
     """
@@ -54,6 +55,7 @@ class Program:
         self.lines: list[str] = []
         self.size = 0
         self.resident_slots: list[tuple[int, str]] = []
+        self.resident_places: dict[str, tuple[int, int]] = {}
         self.constants: list[tuple[int, torch.Tensor]] = []
         self.primary: list[list[int]] = []
         self._views: set[torch.fx.Node] = set()
@@ -66,6 +68,7 @@ class Program:
                 self.constants.append((slot, getattr(graph_module, target)))
             else:
                 self.resident_slots.append((slot, target))
+                self.resident_places[target] = slot, graph.value_of[node]
         used = self._used_nodes()
         for node in graph_module.graph.nodes:
             if node in self._op_of or (node.op == "call_function" and node in used):

@@ -10,7 +10,9 @@ and holds it to the end, and so does a schedule.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -63,6 +65,12 @@ class StorageGraph:
     residents: dict[torch.fx.Node, str]
     outputs: list[Output]
     loss_gradient: int
+
+    @cached_property
+    def output_alone(self) -> list[bool]:
+        """Whether each output is the only one in its storage, which the run made: it may be given away."""
+        shared = Counter(output.value for output in self.outputs)
+        return [shared[o.value] == 1 and not self.joint.resident[o.value] for o in self.outputs]
 
 
 @dataclass

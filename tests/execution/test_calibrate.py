@@ -84,3 +84,16 @@ def test_wrong_arguments_are_named():
         calibrate(cap, k=0)
     with pytest.raises(ValueError, match=r"calibrate\(\) measures"):
         with_time(cap, "measured")
+
+
+def test_another_model_does_not_change_a_known_models_times(tmp_path, monkeypatch):
+    """Two models share ops (the gradient of the loss, at least); a plan made with the first's times stays true."""
+    monkeypatch.setenv("REMAT_LAB_CACHE", str(tmp_path))
+
+    def captured(width):
+        return capture(nn.Sequential(nn.Linear(8, width)), torch.randn(4, 8), lambda y: y.sum())
+
+    first = captured(3)
+    before = calibrate(first, k=1).joint.op_time
+    calibrate(captured(5), k=1)
+    assert np.array_equal(calibrate(first, k=1).joint.op_time, before)

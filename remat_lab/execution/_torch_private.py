@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import logging
 import os
+import unittest.mock
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 from torch import nn
 from torch._C._profiler import _RecordFunctionFast
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -36,12 +39,14 @@ __all__ = [
     "FakeTensorMode",
     "allocator_events",
     "annotation",
+    "compiling",
     "eager_kernels",
     "export_joint",
     "mark",
     "min_cut_partition",
     "output_descriptors",
     "pytree",
+    "quiet_fakes",
     "storage_key",
 ]
 
@@ -104,6 +109,25 @@ def export_joint(module: nn.Module, args: tuple[Any, ...]) -> torch.fx.GraphModu
     with contextlib.ExitStack() as stack:
         stack.enter_context(fx_traceback.preserve_node_meta())
         return aot_export_joint_with_descriptors(stack, module, args).graph_module
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """While active, ``torch.compiler.is_compiling()`` is true, by which libraries avoid paths that depend on data."""
+    with unittest.mock.patch.object(torch.compiler, "_is_compiling_flag", True):
+        yield
+
+
+@contextlib.contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """While active, an op that fails on fake tensors raises, without logging its stack first."""
+    log = logging.getLogger(fake_tensor.__name__)
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 @contextlib.contextmanager

@@ -7,9 +7,10 @@ same shape, strides, dtype and device, so a model of any size can be traced on a
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import nn
@@ -18,6 +19,11 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from ..errors import CaptureError
 from . import _torch_private as private
 from .rewrite import drop_unused_statistics, refill_in_place
+
+#: What :func:`trace` gives.
+Traced: TypeAlias = """tuple[
+    torch.fx.GraphModule, LossModule, StandIn, Signature, list[torch.Tensor], list[torch.Tensor]
+]"""
 
 
 @dataclass(frozen=True)
@@ -234,10 +240,11 @@ def check_model(model: nn.Module) -> None:
         check_plain(tensor, f"{name!r}")
 
 
-def trace(
-    model: nn.Module, inputs: Any, loss: Callable[..., torch.Tensor] | None, targets: Any
-) -> tuple[torch.fx.GraphModule, LossModule, StandIn, Signature, list[torch.Tensor], list[torch.Tensor]]:
+def trace(model: nn.Module, inputs: Any, loss: Callable[..., torch.Tensor] | None, targets: Any) -> Traced:
     """The joint graph of a model and its loss, how its inputs map back, the example tensors and their fakes.
+
+    A model that chooses its path by the data (whether a mask masks anything, say) is traced on the path it takes
+    under ``torch.compile``, if it has one, with a warning: eager may take another.
 
     Raises
     ------
@@ -245,6 +252,25 @@ def trace(
         Naming the op or construct, the module it is in, and what to do.
     """
     check_model(model)
+    try:
+        return _trace(model, inputs, loss, targets)
+    except CaptureError as error:
+        if not _depends_on_data(error.__cause__):
+            raise
+        try:
+            with private.compiling():
+                found = _trace(model, inputs, loss, targets)
+        except CaptureError:
+            raise error from error.__cause__
+        warnings.warn(
+            f"{type(model).__name__} chooses its path by data: captured is the path it takes under torch.compile; "
+            "eager may take another, whose results can differ in the last bits",
+            stacklevel=4,
+        )
+        return found
+
+
+def _trace(model: nn.Module, inputs: Any, loss: Callable[..., torch.Tensor] | None, targets: Any) -> Traced:
     module = LossModule(model, loss)
     signature, tensors = Signature.of(inputs, targets)
     fake = faker()
@@ -253,7 +279,7 @@ def trace(
     before = {id(m): m.training for m in module.modules()}
     path: list[str] = [""]
     try:
-        with labelled(module) as path, private.eager_kernels(), torch.enable_grad():
+        with labelled(module) as path, private.eager_kernels(), private.quiet_fakes(), torch.enable_grad():
             graph = private.export_joint(standin, tuple(fakes))
         refill_in_place(graph)
         drop_unused_statistics(graph)
@@ -265,6 +291,15 @@ def trace(
         for child in module.modules():
             child.training = before.get(id(child), child.training)
     return graph, module, standin, signature, tensors, fakes
+
+
+def _depends_on_data(error: BaseException | None) -> bool:
+    """Whether tracing stopped because a number was read out of a tensor."""
+    while error is not None:
+        if isinstance(error, private.DataDependentOutputException):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _explained(error: Exception, path: list[str]) -> CaptureError:

@@ -8,6 +8,7 @@ from torch import nn
 
 from remat_lab.errors import CaptureError
 from remat_lab.execution.capture import capture
+from remat_lab.execution.execute import execute
 from remat_lab.joint import CATEGORIES
 from remat_lab.schedule import Schedule
 from remat_lab.simulate import simulate
@@ -138,6 +139,61 @@ def test_data_dependent_constructs_are_refused_by_name(step, words):
     with pytest.raises(CaptureError) as caught:
         capture(Branch(step), torch.randn(3, 4), lambda y: y.sum())
     assert all(word in str(caught.value) for word in words)
+
+
+def test_a_model_that_avoids_data_under_a_compiler_is_captured_that_way_and_says_so():
+    def step(h):
+        if not torch.compiler.is_compiling() and bool((h > 0).all()):
+            return h
+        return torch.where(h > 0, h, -h)
+
+    model, x = Branch(step), torch.randn(3, 4)
+    with pytest.warns(UserWarning, match="Branch chooses its path by data.*torch.compile"):
+        cap = capture(model, x, lambda y: y.sum())
+    run = execute(cap)
+    loss = model(x).sum()
+    assert torch.equal(run.loss, loss) and not torch.compiler.is_compiling()
+    ours = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    loss.backward()
+    assert all(torch.equal(a, p.grad) for a, p in zip(ours, model.parameters()))
+
+
+def test_a_transformers_model_takes_an_attention_mask():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    size = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 30, "n_positions": 8}
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            **size, bos_token_id=0, eos_token_id=0, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0
+        )
+    )
+    ids, mask = torch.randint(0, 30, (2, 8)), torch.ones(2, 8, dtype=torch.long)
+    mask[1, :3] = 0
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": ids}
+    with pytest.warns(UserWarning, match="GPT2LMHeadModel chooses its path by data"):
+        cap = capture(model, batch)
+    run = execute(cap)
+    ours = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    torch.testing.assert_close(run.loss, loss)
+    for mine, theirs in zip(ours, model.parameters()):
+        torch.testing.assert_close(mine, theirs.grad)
+
+
+def test_a_wrong_shape_is_one_error_and_no_log(caplog):
+    with pytest.raises(CaptureError, match=r"in module '0'.*\[3, 9\] X \[8, 4\]"):
+        capture(nn.Sequential(nn.Linear(8, 4)), torch.randn(3, 9), lambda y: y.sum())
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
+
+
+def test_batch_norms_backward_needs_no_running_statistics(conv):
+    joint = conv.joint
+    backward = [op for op in range(joint.n_ops) if "batch_norm_backward" in joint.op_types[op]]
+    buffers = {i for i, c in enumerate(joint.value_category) if CATEGORIES[c] == "buffer"}
+    assert backward and not any(buffers & set(joint.reads.row(op).tolist()) for op in backward)
 
 
 def test_what_cannot_be_differentiated_is_refused_with_advice():

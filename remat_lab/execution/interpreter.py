@@ -168,27 +168,20 @@ class Interpreter:
 
 def _acts(program: Program, schedule: Schedule, random: RandomState, verify: bool) -> list[Act]:
     """One function per action, with random replay and verification wrapped around the runs that need them."""
-    counts = schedule.run_counts
-    acts: list[Act] = []
+    run, free = program.run, program.free
+    acts = [free[~code] if code < 0 else run[code] for code in schedule.actions.tolist()]
     states: dict[int, Any] = {}
     sums: dict[int, list[int]] = {}
-    seen = np.zeros(len(counts), dtype=bool)
-    for step, code in enumerate(schedule.actions.tolist()):
-        if code < 0:
-            acts.append(program.free[~code])
+    for op in np.flatnonzero(schedule.run_counts > 1).tolist():
+        if not (program.random[op] or (verify and program.defined[op])):
             continue
-        act = program.run[code]
-        if counts[code] > 1:
-            if program.random[code]:
-                act = (
-                    _replaying(act, code, states, random)
-                    if seen[code]
-                    else _saving(act, code, states, random)
-                )
-            if verify and program.defined[code]:
-                act = _verifying(act, code, step, program, sums, schedule)
-        seen[code] = True
-        acts.append(act)
+        for step in np.flatnonzero(schedule.actions == op).tolist():
+            if program.random[op]:
+                wrap = _replaying if op in states else _saving
+                acts[step] = wrap(acts[step], op, states, random)
+                states.setdefault(op, None)
+            if verify and program.defined[op]:
+                acts[step] = _verifying(acts[step], op, step, program, sums, schedule)
     return acts
 
 

@@ -163,8 +163,6 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _listing(figures: Any) -> str:
     """The rows of a comparison for a terminal; what went wrong is said at the end of its row."""
-    import pandas as pd
-
     from .units import format_bytes
 
     head = ("method", "budget", "peak", "overhead", "gap", "seconds", "status")
@@ -174,7 +172,7 @@ def _listing(figures: Any) -> str:
         rows.append(
             (
                 row.method,
-                "none" if pd.isna(row.budget) else format_bytes(row.budget),
+                _asked(row),
                 format_bytes(row.peak) if planned else "",
                 f"{row.overhead_ratio:.1%}" if planned else "",
                 f"{row.gap:.1%}" if planned else "",
@@ -187,6 +185,18 @@ def _listing(figures: Any) -> str:
         "  ".join([row[0].ljust(widths[0]), *(x.rjust(w) for x, w in zip(row[1:-1], widths[1:])), row[-1]])
         for row in rows
     )
+
+
+def _asked(row: Any) -> str:
+    """A row's budget as it was asked for, and the bytes that came to."""
+    import pandas as pd
+
+    from .units import format_bytes
+
+    bare = "none" if pd.isna(row.budget) else format_bytes(row.budget)
+    if row.asked == "min" or (row.asked or "").endswith("%"):
+        return row.asked if pd.isna(row.budget) else f"{row.asked} ({bare})"
+    return bare
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -3,6 +3,7 @@
 Columns
 -------
 method : its name, with the options that were set
+asked : the budget as it was given, where that is text ("60%", "min", "2.5 GB")
 budget : bytes; missing for "no bound"
 peak : bytes, simulated
 overhead, overhead_ratio : time spent recomputing, in the problem's unit and over one plain step
@@ -40,6 +41,7 @@ _SECONDS = ("seconds", "warm_start")
 
 COLUMNS = (
     "method",
+    "asked",
     "budget",
     "peak",
     "overhead",
@@ -184,6 +186,7 @@ def as_budgets(given: Any) -> list[Any]:
 def attempt(problem: Any, budget: Any, choice: Choice) -> dict[str, Any]:
     """One row: a plan, or what went wrong."""
     row: dict[str, Any] = {"method": choice.label, "budget": _bytes_of(problem, budget)}
+    row["asked"] = budget.strip() if isinstance(budget, str) else None
     asked = budget if _is_minimum(budget) else row["budget"]
     started = clock.perf_counter()
     try:

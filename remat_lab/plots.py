@@ -257,6 +257,8 @@ def plot_frontier(
 def plot_comparison(frame: Any, *, ax: Axes | None = None, legend: bool = True) -> Axes:
     """Overhead against budget, one line per method of a comparison; a gap in a line is a budget it cannot meet.
 
+    Budgets that were asked for in percent are written so along the top.
+
     Parameters
     ----------
     frame : DataFrame from ``compare()``, or the rows of one problem of a sweep
@@ -289,6 +291,7 @@ def plot_comparison(frame: Any, *, ax: Axes | None = None, legend: bool = True) 
             rows["budget"].to_numpy(dtype=float), ratio, color=SERIES_COLOURS[i % 6], marker="osDv^P*Xdp<>h"[i % 13],
             linestyle=SERIES_DASHES[i % 6], markersize=4, linewidth=1.3, label=label,
         )  # fmt: skip
+    _percents(axes, bounded)
     axes.set_ylim(bottom=0 if np.nanmax(100 * bounded["overhead_ratio"]) > 0 else None)
     axes.set_xlabel("budget")
     axes.set_ylabel("overhead (%)")
@@ -312,6 +315,21 @@ def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
 
 def _bytes_axis(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+
+
+def _percents(axes: Axes, rows: Any, most: int = 8) -> None:
+    """Ticks along the top at the budgets of a comparison that were given in percent."""
+    if "asked" not in rows:
+        return
+    asked = rows[rows["asked"].astype(str).str.endswith("%")]
+    marks = dict(sorted(zip(asked["budget"].astype(float), asked["asked"])))
+    if not marks:
+        return
+    chosen = list(marks)[:: -(-len(marks) // most)]
+    top = axes.secondary_xaxis("top")
+    top.set_xticks(chosen, [marks[budget] for budget in chosen])
+    top.tick_params(colors=_SOFT, labelsize=8, color=_LINE)
+    top.spines["top"].set_visible(False)
 
 
 def _short(value: float) -> str:

@@ -170,6 +170,24 @@ def test_the_picture_has_a_line_per_method(frame):
         rl.plot_comparison(frame.assign(problem=list("abcabcabc")))
 
 
+def test_percents_are_shown_as_given_beside_the_bytes(graph, tmp_path, capsys):
+    frame = rl.compare(graph, ["60%", " 80% ", "min", 200, None], "chen", progress=False)
+    assert list(frame["asked"]) == ["60%", "80%", "min", None, None]
+    assert list(frame["budget"][:2]) == [rl.vanilla_peak(graph) * share // 100 for share in (60, 80)]
+    top = rl.plot_comparison(frame).child_axes[0]
+    assert list(top.get_xticks()) == list(frame["budget"][:2])
+    assert [text.get_text() for text in top.get_xticklabels()] == ["60%", "80%"]
+    assert not rl.plot_comparison(frame[frame["asked"].isna()]).child_axes
+    plt.close("all")
+    path = tmp_path / "graph.json"
+    path.write_text(graph.to_json())
+    main(["compare", str(path), "--budgets", "60%", "min", "200", "none", "--methods", "chen", "--quiet"])
+    text = capsys.readouterr().out
+    least = rl.minimum_budget(graph, "chen")
+    assert f"60% ({frame['budget'][0]} B)" in text and f"min ({least} B)" in text
+    assert " 200 B " in text and " none " in text
+
+
 def test_the_leaderboard_ranks_by_plans_then_gap(graph):
     rl.method("every second", returns="keep")(lambda graph, budget: graph.names[::2])
     frame = rl.compare(graph, ["60%", None], [*QUICK, "every second"], progress=False)

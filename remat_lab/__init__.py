@@ -26,6 +26,7 @@ from .explain import activation_budget, explain
 from .graph import ComputationGraph
 from .joint import JointGraph
 from .plan import Frontier, Plan, frontier, minimum_budget, solve, vanilla_peak
+from .progress import tell_of_compiling
 from .registry import Request, Solution, method, methods
 from .schedule import Schedule
 from .simulate import Stepper, Trace, simulate
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from .zoo.suite import suite
 
 __version__ = "0.1.0"
+
+tell_of_compiling()
 
 #: Names that load on first use: name -> module.
 _LAZY = {

@@ -10,6 +10,7 @@ from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
+os.environ.setdefault("REMAT_LAB_QUIET", "1")  # whatever has to be compiled on this machine
 
 # A kernel's first call compiles it, so no example has a deadline; in CI the same examples run every time.
 settings.register_profile("local", deadline=None)

@@ -232,6 +232,7 @@ def main() -> None:
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "site")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    os.environ.setdefault("REMAT_LAB_QUIET", "1")  # a lesson's page does not tell what this machine compiles
     build(options.out, run=not options.no_run, reference=not options.no_reference)
     print(f"open {options.out / 'index.html'}")
 

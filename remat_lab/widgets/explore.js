@@ -97,7 +97,8 @@ class Explorer {
     this.workText = h("span", { "aria-live": "polite" });
     this.cancelButton = button("Cancel", null, "Stop solving and keep what is shown", () => this.ask({ want: "cancel" }), "Cancel");
     this.retryButton = button("Solve", null, "Solve again", () => this.ask({ want: "solve" }), "Solve");
-    this.work = h("span", { class: "rl-work" }, this.bar, this.workText, this.cancelButton, this.retryButton);
+    this.seconds = h("span", { class: "rl-counter" });
+    this.work = h("span", { class: "rl-work" }, this.bar, this.workText, this.seconds, this.cancelButton, this.retryButton);
     this.slider = h("input", { type: "range", class: "rl-range", min: 0, max: 1000, step: 1, "aria-label": "Budget",
       input: (event) => this.#slide(event), pointerup: () => this.slider.blur() });
     this.marks = new Surface("Breakpoints of the frontier", 16, () => this.#paintMarks());
@@ -132,22 +133,50 @@ class Explorer {
   ask(question) {
     this.model.set("ask", { rev: Date.now() + Math.random(), ...question });
     this.model.save_changes();
-    // A busy kernel answers after its cell: say so rather than look dead.
-    clearTimeout(this.busy);
-    this.busy = setTimeout(() => { this.workText.textContent = "waiting for the kernel"; this.work.hidden = false; this.bar.hidden = true; }, 1500);
+    this.#expectAnswer();
   }
 
   #choose(name, value) {
     this.model.set(name, value);
     this.model.save_changes();
+    this.#expectAnswer();
+  }
+
+  /** A busy kernel answers after its cell: say so rather than look dead. */
+  #expectAnswer() {
     clearTimeout(this.busy);
-    this.busy = setTimeout(() => { this.workText.textContent = "waiting for the kernel"; this.work.hidden = false; this.bar.hidden = true; }, 1500);
+    this.busy = setTimeout(() => {
+      this.workText.textContent = "waiting for the kernel";
+      this.work.hidden = this.bar.hidden = false;
+      this.bar.removeAttribute("value");
+      this.#time("kernel");
+    }, 1500);
+  }
+
+  /** Count the seconds that something takes; null for nothing. Counted here: a kernel that computes may be silent. */
+  #time(what) {
+    if (what === this.timed) return;
+    this.timed = what;
+    clearInterval(this.ticking);
+    this.seconds.textContent = "";
+    if (what === null) return;
+    const began = performance.now();
+    this.ticking = setInterval(() => { this.seconds.textContent = `${Math.round((performance.now() - began) / 1000)} s`; }, 1000);
+  }
+
+  /** The kernel has answered: nothing is waited for, unless it is solving. */
+  #answered() {
+    clearTimeout(this.busy);
+    if (this.model.get("status").state !== "ready") return;
+    this.work.hidden = true;
+    this.#time(null);
   }
 
   takeStatus() {
     clearTimeout(this.busy);
     const status = this.model.get("status"), { state } = status;
     const solving = state === "solving";
+    this.#time(solving ? status.rev : null);
     this.work.hidden = state === "ready";
     this.bar.hidden = !solving;
     this.cancelButton.hidden = !solving;
@@ -277,11 +306,10 @@ class Explorer {
   takeStrip() {
     const packet = this.model.get("strip");
     if (!packet?.byteLength || !this.points) return;
-    clearTimeout(this.busy);
+    this.#answered();
     const { header, arrays } = readPacket(packet);
     if (header.rev !== this.points.rev) return; // of a frontier that is gone
     this.points.strips_of.set(header.point, arrays);
-    if (this.work.hidden === false && this.model.get("status").state === "ready") this.work.hidden = true;
     this.draw();
   }
 
@@ -413,8 +441,7 @@ class Explorer {
   takeFilm() {
     const packet = this.model.get("film");
     if (!packet?.byteLength) return;
-    clearTimeout(this.busy);
-    if (this.model.get("status").state === "ready") this.work.hidden = true;
+    this.#answered();
     this.player?.dispose();
     const place = h("div", {});
     this.inner.replaceChildren(place);
@@ -425,6 +452,7 @@ class Explorer {
 
   dispose() {
     cancelAnimationFrame(this.pending);
+    clearInterval(this.ticking);
     clearTimeout(this.busy);
     clearTimeout(this.fetching);
     this.tellBudget.cancel();

@@ -220,10 +220,12 @@ class Explorer(View):
             self.solve()
         elif ask.get("want") == "film" and self.plan is not None:
             trace = self.trace()
+            self.film = b""  # a value that stays the same would not be sent, and the browser would wait
             self.film = film(
                 trace, f"{trace.joint.name or 'plan'} · {self.method} · {format_bytes(self.budget)}"
             )
         elif ask.get("want") == "strip" and found is not None and 0 <= int(ask["point"]) < len(found):
+            self.strip = b""
             self.strip = self._one_strip(found, int(ask["point"]))
 
     @traitlets.validate("method")

@@ -56,8 +56,9 @@ class GraphView {
     if (width <= 0) return;
     const gap = (cell) => (cell < 5 ? 8 : Math.max(16, 1.1 * cell)); // room for bows and for a name
     const columns = film.crossing.length;
-    // One row if its cells are not too small; else the largest cell with which all rows fit.
-    let cell = width / columns >= 9 ? Math.min(24, width / columns) : 24, rows;
+    // One row if its cells are not too small; else the largest cell with which all rows fit. A small graph is drawn larger.
+    const largest = Math.max(24, Math.min(34, 544 / columns));
+    let cell = width / columns >= 9 ? Math.min(largest, width / columns) : 24, rows;
     for (;;) {
       rows = this.#rows(Math.max(1, Math.floor(width / cell + 1e-6)));
       const height = rows.reduce((sum, row) => sum + (row.above + row.below) * cell + gap(cell), 12);
@@ -80,7 +81,9 @@ class GraphView {
     this.content = top + 4;
     surface.setHeight(Math.min(this.content, this.most));
     const longest = Math.max(...this.starts.map((s, i) => (this.starts[i + 1] ?? film.crossing.length) - s));
-    const left = 10 + Math.max(0, (width - longest * cell) / 2);
+    // Columns stand further apart than lanes where there is room: edges are then easier to follow.
+    const pitch = Math.max(cell, Math.min(2.4 * cell, width / longest));
+    const left = 10 + Math.max(0, (width - longest * pitch) / 2);
     this.x = new Float32Array(film.ops ?? film.column.length);
     this.y = new Float32Array(this.x.length);
     this.row = new Int32Array(this.x.length);
@@ -92,7 +95,7 @@ class GraphView {
     for (let op = 0; op < this.x.length; op++) {
       const r = rowOf[film.column[op]];
       this.row[op] = r;
-      this.x[op] = left + (film.column[op] - this.starts[r] + 0.5) * cell;
+      this.x[op] = left + (film.column[op] - this.starts[r] + 0.5) * pitch;
       this.y[op] = rows[r].turn + (film.backward[op] ? film.lane[op] + 0.5 : -film.lane[op] - 0.5) * cell;
     }
     this.wires = null;

@@ -32,7 +32,7 @@ class Race {
   #lane(film, clock, span, top) {
     const height = this.films.length > 3 ? 110 : 140;
     const timeline = new Timeline(this.theme, film, {
-      height, clock, span, top, unit: "time", onScrub: (position) => this.seek(timeline.at(position)), title: film.title,
+      height, clock, span, top, unit: "time", label: this.unit, onScrub: (position) => this.seek(timeline.at(position)), title: film.title,
     });
     const now = h("dd", {}), held = h("dd", {}), again = h("dd", {}), fact = (name, value) => h("div", {}, h("dt", {}, name), value);
     const state = h("span", { class: "rl-state" });

@@ -7,18 +7,19 @@ class Timeline {
    * @param film what is shown
    * @param options.clock Float64Array: the clock after each action; without it the axis counts steps
    * @param options.span, options.top fix the axes, so that several timelines share them
+   * @param options.label what the axis counts, written at its end
    * @param options.onScrub called with a position when the pointer moves the cursor
    */
-  constructor(theme, film, { height = 190, clock = null, span = 0, top = 0, unit = "step", onScrub = null, title = "Memory" } = {}) {
-    Object.assign(this, { theme, film, clock, unit, onScrub });
+  constructor(theme, film, { height = 190, clock = null, span = 0, top = 0, unit = "step", label = unit, onScrub = null, title = "Memory" } = {}) {
+    Object.assign(this, { theme, film, clock, unit, label, onScrub });
     this.total = span || (clock ? clock[clock.length - 1] || 1 : film.length || 1);
     this.top = top || 1.1 * Math.max(1, film.peak, film.budget && film.budget < 1.6 * film.peak ? film.budget : 0);
     this.from = 0;
     this.to = this.total;
     this.position = 0;
-    const label = `${title} by category over the schedule: peak ${formatBytes(film.peak)} at step ${film.peak_step}` +
+    const said = `${title} by category over the schedule: peak ${formatBytes(film.peak)} at step ${film.peak_step}` +
       (film.budget ? `, budget ${formatBytes(film.budget)}` : "");
-    this.surface = new Surface(label, height, (same) => { if (!same) this.layer = null; this.draw(); });
+    this.surface = new Surface(said, height, (same) => { if (!same) this.layer = null; this.draw(); });
     this.element = h("div", { class: "rl-timeline" }, this.surface.canvas);
     if (onScrub) this.#listen();
   }
@@ -177,10 +178,12 @@ class Timeline {
     c.textAlign = "center";
     const ticks = niceTicks(this.to - this.from, this.plotWidth > 600 ? 8 : 4).map((t) => t + this.from);
     const step = ticks[1] - ticks[0];
+    const end = PLOT.left + this.plotWidth, free = end - c.measureText(this.label).width - 22;
     for (let at = Math.ceil(this.from / step) * step; at <= this.to + 1e-9 && step > 0; at += step) {
-      const x = this.x(at);
-      c.fillText(this.unit === "step" ? String(Math.round(at)) : shortNumber(at), Math.min(x, PLOT.left + this.plotWidth - 12), floor + 11);
+      if (this.x(at) < free) c.fillText(this.unit === "step" ? String(Math.round(at)) : shortNumber(at), this.x(at), floor + 11);
     }
+    c.textAlign = "right";
+    c.fillText(this.label, end, floor + 11);
     if (film.budget && film.budget <= this.top) {
       const y = Math.round(this.y(film.budget)) + 0.5;
       c.strokeStyle = theme.ink;

@@ -289,6 +289,24 @@ def test_explorer_slides_without_a_kernel(look: Look, pages: Path) -> None:
     page.wait_for_selector(".rl-inner .rl-player")
 
 
+@pytest.mark.parametrize("nodes", [5, 10, 30, 300])
+def test_a_graph_of_any_size_uses_the_width(look: Look, tmp_path: Path, nodes: int) -> None:
+    page = look(rl.save_html(rl.Schedule.vanilla(graphs.chain(nodes).joint), tmp_path / "page.html"))
+    share, height = page.evaluate(
+        """(() => { const { x, surface } = document.querySelector('.rl-player').remat.player.graph;
+        return [(Math.max(...x) - Math.min(...x)) / surface.width, surface.height]; })()"""
+    )
+    assert 0.35 < share < 1 and height <= 300
+
+
+def test_the_axis_says_what_it_counts(look: Look, pages: Path, tmp_path: Path) -> None:
+    at = "document.querySelector('.rl-race').remat.race.lanes[0].timeline.label"
+    assert look(pages / "race.html").evaluate(at) == "units of time"
+    untimed = rl.ComputationGraph.from_nodes([{"name": x, "memory": 8, "time": 0} for x in "ab"], ["ab"])
+    schedule = rl.Schedule.vanilla(untimed.joint)
+    assert look(rl.save_html([schedule, schedule], tmp_path / "race.html")).evaluate(at) == "steps"
+
+
 @pytest.mark.parametrize("view", ["play", "race", "stepper", "explore"])
 @pytest.mark.parametrize("width", [1280, 800])
 @pytest.mark.parametrize("theme", ["light", "dark"])

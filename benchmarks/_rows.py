@@ -62,9 +62,9 @@ class Row:
 class Bench:
     """A calibrated network and an eager twin to hold every plan against."""
 
-    def __init__(self, name: str, device: str | None = None, k: int = 3):
+    def __init__(self, name: str, device: str | None = None, k: int = 3, **size: int):
         self.name = name
-        step = zoo.build(name, device=device, **SIZES[name])
+        step = zoo.build(name, device=device, **(size or SIZES[name]))
         plain = rl.capture(*step, name=name)
         self.twin = copy.deepcopy(plain.loss_module)
         self.state = copy.deepcopy(plain.loss_module.state_dict())

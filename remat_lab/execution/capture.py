@@ -132,10 +132,17 @@ class CapturedModel:
                 if child is not None:
                     waiting.append((f"{path}.{name}" if path else name, child))
         found = {}
-        for standin, name in self.standin.names.items():
-            owner, _, leaf = name.rpartition(".")
-            found[standin] = getattr(modules[owner], leaf)
+        for standin, owner, leaf in self._places:
+            module = modules[owner]
+            tensor = module._parameters.get(leaf)
+            found[standin] = getattr(module, leaf) if tensor is None else tensor
         return found
+
+    @cached_property
+    def _places(self) -> list[tuple[str, str, str]]:
+        """(stand-in, module, attribute) of each parameter and buffer."""
+        parts = {standin: name.rpartition(".") for standin, name in self.standin.names.items()}
+        return [(standin, owner, leaf) for standin, (owner, _, leaf) in parts.items()]
 
     def with_joint(self, joint: JointGraph) -> CapturedModel:
         """The same model with other costs on its ops and values."""

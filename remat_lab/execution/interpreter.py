@@ -73,8 +73,9 @@ class Interpreter:
         self.tensors = tensors
         for slot, tensor in self.program.constants:
             self.slots[slot] = tensor
+        slots = self.slots
         for slot, target in self.program.resident_slots:
-            self.slots[slot] = tensors[target].detach()
+            slots[slot] = tensors[target].detach()
         self.random = RandomState(cap.device)
         self.draws = any(self.program.random)
         self.entry_state = self.random.save() if self.draws else None

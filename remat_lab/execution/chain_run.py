@@ -58,7 +58,7 @@ class ChainRun:
         self.entry_random = self.random.save() if stages.draws else None
         self.buffers = Buffers(stages.module) if stages.moves_buffers else None
         self.entry_buffers = self.buffers.copies() if self.buffers else None
-        self.states: dict[int, tuple[Any, State | None]] = {}
+        self.states: dict[int, tuple[Any, tuple[Buffers, State] | None]] = {}
         self.visited = np.zeros(chain.steps + 1, dtype=bool)
         runs = schedule.run_counts
         self.runs_again = runs[: 2 * chain.steps].reshape(-1, 2).sum(axis=1) > 1
@@ -180,12 +180,12 @@ class ChainRun:
 
     @contextlib.contextmanager
     def _replaying(self, t: int):
-        random, buffers = self.states[t]
+        random, moving = self.states[t]
         now = self.random.save() if random is not None else None
         if random is not None:
             self.random.restore(random)
         try:
-            with self.buffers.lent(buffers) if self.buffers and buffers else contextlib.nullcontext():
+            with moving[0].lent(moving[1]) if moving else contextlib.nullcontext():
                 yield
         finally:
             if now is not None:
@@ -198,8 +198,17 @@ class ChainRun:
         if not first:
             return self._replaying(t)
         random = self.random.save() if self.stages.draws else None
-        self.states[t] = random, self.buffers.copies() if self.buffers else None
+        self.states[t] = random, self._moving(t) if self.buffers else None
         return contextlib.nullcontext()
+
+    def _moving(self, t: int) -> tuple[Buffers, State]:
+        """The buffers of step t as they are before it first runs: as at the start, unless other steps move them."""
+        assert self.buffers is not None and self.entry_buffers is not None
+        own = Buffers(*self.stages.modules_at(t))
+        if self.stages.shares_buffers:
+            return own, own.copies()
+        at_start = dict(zip(self.buffers.places, self.entry_buffers))
+        return own, [at_start[place] for place in own.places]
 
     # -- what a run leaves -----------------------------------------------------------------------------------
     def loss(self) -> torch.Tensor:

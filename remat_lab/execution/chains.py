@@ -219,7 +219,9 @@ def _measure(stages: Stages, call: Call, steps: int, into: Stages | None = None)
         order = [shape.hidden_op(t) for t in range(1, steps + 1)]
         order += [shape.internal_op(t) for t in range(1, steps + 1)]
         schedule = Schedule.from_ops(shape.joint, [*order, *range(2 * steps, 3 * steps + 1)])
-        ChainRun(shape, stages, schedule, call).advance()  # a first call may allocate caches that stay
+        warm = ChainRun(shape, stages, schedule, call)  # a first call may allocate caches that stay
+        warm.advance()
+        loss = storage_bytes([warm.losses[steps]])
         levels = _levels(shape, stages, schedule, call)
         seconds = np.median([_seconds(shape, stages, schedule, call) for _ in range(REPEATS)], axis=0)
     runs = np.flatnonzero(schedule.actions >= 0)
@@ -231,11 +233,17 @@ def _measure(stages: Stages, call: Call, steps: int, into: Stages | None = None)
     recurrent = isinstance(stages, RecurrentStages)
     gradient = hidden.copy()
     gradient[-1] = 0  # the loss is inside the last step
+    # Its value and its gradient stay to the end. The chain has no values for them: they are counted with the
+    # gradients that the last step's backward leaves, and while that runs, the one that is there before it.
+    extra[last.start] += loss
+    if stages.moves_buffers:  # a step that runs again works on clones of its buffers
+        extra[first] += [Buffers(*stages.modules_at(t)).bytes for t in range(1, steps + 1)]
     if recurrent:
-        parameter_gradient: Any = sum(p.numel() * p.element_size() for p in parameters)
+        parameter_gradient: Any = sum(p.numel() * p.element_size() for p in parameters) + 2 * loss
     else:
         assert isinstance(stages, SequentialStages)
         parameter_gradient = _own_parameters(stages)
+        parameter_gradient[-1] += 2 * loss
     wanted = [x for x in call.initial if x.requires_grad]
     times = [
         _typical(seconds[runs][part]) if recurrent else seconds[runs][part] for part in (first, second, last)

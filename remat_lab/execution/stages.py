@@ -39,11 +39,13 @@ class Stages(abc.ABC):
     module : nn.Module with every parameter and buffer the steps use
     draws : whether a step draws random numbers
     moves_buffers : whether a step changes buffers (batch norm's statistics)
+    shares_buffers : whether several steps have a buffer in common
     """
 
     module: nn.Module
     draws: bool = False
     moves_buffers: bool = False
+    shares_buffers: bool
 
     @abc.abstractmethod
     def step(self, t: int, hidden: State, call: Call, want_loss: bool) -> tuple[State, torch.Tensor | None]:
@@ -52,6 +54,10 @@ class Stages(abc.ABC):
     @abc.abstractmethod
     def has_loss(self, t: int) -> bool:
         """Whether step t has a loss."""
+
+    @abc.abstractmethod
+    def modules_at(self, t: int) -> list[nn.Module]:
+        """The modules step t runs."""
 
     @abc.abstractmethod
     def describe(self, t: int) -> str:
@@ -66,6 +72,8 @@ class SequentialStages(Stages):
         self.module = nn.ModuleList([*groups, *([loss] if isinstance(loss, nn.Module) else [])])
         self.out_spec: Spec = "tensor"
         self.specs: list[Spec] = ["tensor"] * (len(groups) + 1)
+        places = [place for t in range(1, len(groups) + 1) for place in Buffers(*self.modules_at(t)).places]
+        self.shares_buffers = len(places) > len(set(places))
 
     def step(self, t, hidden, call, want_loss):
         out = self.groups[t - 1](rebuild(hidden, self.specs[t - 1]))
@@ -78,12 +86,18 @@ class SequentialStages(Stages):
     def has_loss(self, t):
         return t == len(self.groups)
 
+    def modules_at(self, t):
+        last = self.has_loss(t) and isinstance(self.loss, nn.Module)
+        return [self.groups[t - 1], *([self.loss] if last else [])]
+
     def describe(self, t):
         return " + ".join(type(m).__name__ for m in self.groups[t - 1])
 
 
 class RecurrentStages(Stages):
     """One cell, step after step: ``cell(x_t, state)`` gives the next state, or (output, next state)."""
+
+    shares_buffers = True
 
     def __init__(self, cell: nn.Module, steps: int, spec: Spec, loss: Any, loss_at: str, gives_output: bool):
         self.cell, self.steps, self.spec = cell, steps, spec
@@ -115,6 +129,9 @@ class RecurrentStages(Stages):
 
     def has_loss(self, t):
         return self.loss_at == "every" or t == self.steps
+
+    def modules_at(self, t):
+        return list(self.module)
 
     def describe(self, t):
         return type(self.cell).__name__
@@ -208,18 +225,24 @@ class Shadows:
 
 
 class Buffers:
-    """The buffers of a module, to be copied before a step and lent to its second run.
+    """The buffers of modules, to be copied before a step and lent to its second run.
 
     A second run works on copies from before the first, which it may change: statistics move once.
     """
 
-    def __init__(self, module: nn.Module):
-        self.places = [
-            (owner, name)
+    def __init__(self, *modules: nn.Module):
+        found = {
+            (id(owner), name): (owner, name)
+            for module in modules
             for owner in module.modules()
             for name, buffer in owner._buffers.items()
             if buffer is not None
-        ]
+        }
+        self.places = list(found.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(owner._buffers[name].nbytes for owner, name in self.places)
 
     def copies(self) -> State:
         with torch.no_grad():

@@ -149,18 +149,27 @@ def test_every_method_leaves_what_plain_backpropagation_leaves(kind):
 
 
 @pytest.mark.parametrize("kind", ["lstm every", "lstm end", "gru", "plain", "conv"])
-def test_predicted_and_measured_peaks_agree_within_one_percent(kind):
+def test_predicted_and_measured_peaks_agree(kind):
+    """To the byte, but for two causes: the losses of earlier steps (4 bytes each), and buffers' clones.
+
+    Only a step that runs again works on clones of its buffers, and may hold them in its internal state; the
+    prediction takes any internal state to hold them.
+    """
+    above = below = 0
     if kind == "conv":
         chain = conv_chain()
-    else:  # of a size that matters: the loss scalars are kept beside the predicted values
+        below = sum(buffer.nbytes for buffer in chain.stages.module.buffers())
+    else:
         x = torch.randn(24, 16, 64)
         cell = {"l": nn.LSTMCell, "g": nn.GRUCell, "p": nn.RNNCell}[kind[0]](64, 128)
         chain = rl.Chain.from_rnn(cell, 24, inputs=x, loss_at="every" if "every" in kind else "end")
+        above = 4 * 23 if "every" in kind else 0
     for method in ("vanilla", "bptt-hsm", "bptt-ism", "rotor", "chen-sqrt", "chen-recursive"):
         least = rl.minimum_budget(chain, method)
         budget = int(least + 0.3 * max(0, rl.vanilla_peak(chain) - least))
         run = rl.execute(chain, rl.solve(chain, budget, method))
-        assert abs(run.difference) <= 0.01 * run.predicted.peak, (method, run)
+        assert -below <= run.difference <= above, (method, run)
+        assert abs(run.difference) <= 0.001 * run.predicted.peak
 
 
 @pytest.mark.slow
@@ -174,7 +183,7 @@ def test_a_thousand_steps_in_six_percent_of_the_memory():
     plan = rl.solve(chain, int(0.06 * (standard.peak - parameters)) + parameters, "rotor")
     run = rl.execute(chain, plan)
     assert run.peak - parameters <= 0.06 * (standard.peak - parameters)
-    assert abs(run.difference) <= 0.01 * run.predicted.peak
+    assert run.difference == 0
     assert plan.details.forward_steps < 2000
     assert torch.equal(run.loss, standard.loss)
     assert all(torch.equal(a, p.grad) for a, p in zip(want, chain.stages.module.parameters()))

@@ -30,6 +30,9 @@ class ChainModule(nn.Module):
     ``net(inputs, targets, state)`` returns ``(loss, state)`` for a recurrent chain, the state detached, so that
     it can start the next piece of a long sequence (truncated backpropagation); the loss alone for an
     nn.Sequential. A shorter or longer sequence is planned with the same method and budget when it first comes.
+
+    What a step holds is what the plan says, and beside it the state, for as long as the caller holds that, and one
+    copy of the buffers, where steps change them.
     """
 
     def __init__(self, chain: ModelChain, plan: Plan):
@@ -78,6 +81,7 @@ class _Step(torch.autograd.Function):
     def forward(ctx: Any, run: ChainRun, states: int, *tensors: torch.Tensor) -> Any:
         run.advance(run.backward_starts)
         ctx.run, ctx.states = run, states
+        ctx.set_materialize_grads(False)  # or zeros the size of the last state would be made in backward
         last = [x.detach() for x in run.hidden[run.chain.steps]]
         ctx.mark_non_differentiable(*last)
         return run.loss(), *last
@@ -86,6 +90,8 @@ class _Step(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:
         run = ctx.run
+        if gradient is None:  # nothing depends on the loss
+            return (None,) * len(ctx.needs_input_grad)
         if run is None:
             raise RuntimeError("this step's backward has run already: its internal states are gone")
         ctx.run = None

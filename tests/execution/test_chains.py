@@ -9,6 +9,7 @@ from torch import nn
 
 import remat_lab as rl
 from remat_lab.execution.chain_run import ChainRun
+from remat_lab.execution.measure import meter_for
 from remat_lab.solvers import bptt
 
 METHODS = ("bptt-hsm", "bptt-ism", "bptt-msm", "revolve", "rotor", "chen-sqrt", "chen-recursive")
@@ -348,6 +349,24 @@ def test_the_trained_module_is_an_ordinary_one():
     model = rl.apply_chain(conv, rl.solve(conv, rl.minimum_budget(conv, "rotor"), "rotor"))
     model(torch.randn(4, 3, 24, 24), torch.randint(0, 10, (4,))).backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["lstm end", "conv"])
+def test_a_training_step_holds_the_plans_memory_and_what_is_handed_out(kind):
+    chain = make(kind)
+    plan = rl.solve(chain, rl.minimum_budget(chain, "rotor"), "rotor")
+    net = rl.apply_chain(chain, plan)
+    out = net(chain.call.inputs, chain.call.targets)
+    (out if kind == "conv" else out[0]).backward()
+    handed_out = 0 if kind == "conv" else sum(x.nbytes for x in out[1])
+    del out
+    net.zero_grad()
+    meter = meter_for("cpu")
+    with meter:
+        out = net(chain.call.inputs, chain.call.targets)
+        (out if kind == "conv" else out[0]).backward()
+    buffers = sum(buffer.nbytes for buffer in chain.stages.module.buffers())
+    assert meter.levels.peak == plan.peak + handed_out + buffers
 
 
 # -- saying no -----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import sys
 
 from _rows import SIZES, run_all
 
-METHODS = ["chen", "kusumoto-approx", "torch-min-cut", "torch-budget"]
+METHODS = ["chen", "kusumoto-approx", "kusumoto-best", "torch-min-cut", "torch-budget"]
 
 if __name__ == "__main__":
     sys.exit(run_all(sys.argv[1:] or list(SIZES), METHODS, None, "executor_table") > 0)

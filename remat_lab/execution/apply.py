@@ -177,26 +177,27 @@ def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class _Buffer:
-    """A buffer whose new contents the forward pass makes: output ``k``, and what the rest of the run reads."""
+    """A buffer whose new contents the forward pass makes: output ``k``, and who reads old and new ones later."""
 
     k: int
     target: str
     value: int
     old_is_read: bool
-    new_is_read: bool
+    new_is_read: bool  # by an op, or since it is an input, or another output's storage
 
 
 def _buffers_made(cap: CapturedModel, schedule: Schedule, split: int) -> list[_Buffer]:
     rest = schedule.actions[split:]
     read_later = set(cap.joint.reads.index[np.isin(cap.joint.reads.owners(), rest[rest >= 0])].tolist())
     held = _held(schedule, split)
+    alone = cap.storages.output_alone
     return [
         _Buffer(
             k,
             made.target,
             made.value,
-            cap.resident_value[made.target] in read_later,
-            made.value in read_later,
+            old_is_read=cap.resident_value[made.target] in read_later,
+            new_is_read=made.value in read_later or not alone[k],
         )
         for k, made in enumerate(cap.storages.outputs)
         if made.kind == "mutation" and made.value in held

@@ -6,7 +6,7 @@ that all methods are simulated, stepped, drawn, executed and compared by the sam
 Rules
 -----
 * Ops are numbered in a valid execution order (the *plain* order); every value is written before it is read.
-* A value that no op writes is *resident*: parameters, inputs, incoming gradients. It costs nothing a
+* A value that no op writes is *resident*: parameters, inputs. It costs nothing a
   schedule can change and is reported as the baseline.
 * A value that several ops write is an *accumulated* value (the gradient of a tensor with several
   consumers). The first writer allocates it, the others add in place, and it may be read once all of them

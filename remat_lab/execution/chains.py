@@ -22,7 +22,7 @@ from ..schedule import Schedule
 from ..simulate import simulate
 from .baselines import as_it_was
 from .chain_run import ChainRun
-from .execute import accumulate, synchronize
+from .execute import accumulate, schedule_of, synchronize
 from .interpreter import RandomState
 from .measure import Levels, Measurement, meter_for, process_peak, storage_bytes
 from .stages import Buffers, Call, RecurrentStages, SequentialStages, Stages, State, flatten
@@ -443,9 +443,7 @@ def schedule_on(chain: Chain, plan: Plan | Schedule | None) -> Schedule:
     """
     if plan is None:
         return Schedule.vanilla(chain.joint)
-    schedule = plan if isinstance(plan, Schedule) else getattr(plan, "schedule", None)
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"plan must be a Plan or a Schedule, got {type(plan).__name__}")
+    schedule = schedule_of(plan)
     theirs, ours = schedule.joint, chain.joint
     if theirs.op_names == ours.plain.op_names:  # by a method that knows no alternatives
         of_plain = np.flatnonzero(ours.op_plain)

@@ -95,6 +95,20 @@ def require_captured(cap: Any) -> None:
         )
 
 
+def schedule_of(plan: Plan | Schedule) -> Schedule:
+    """The schedule of a plan, or the schedule itself.
+
+    Raises
+    ------
+    TypeError
+        If it is neither.
+    """
+    schedule = plan if isinstance(plan, Schedule) else getattr(plan, "schedule", None)
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"plan must be a Plan or a Schedule, got {type(plan).__name__}")
+    return schedule
+
+
 def schedule_for(cap: CapturedModel, plan: Plan | Schedule | None) -> Schedule:
     """The schedule of a plan, checked against the capture's ops and values.
 
@@ -108,9 +122,7 @@ def schedule_for(cap: CapturedModel, plan: Plan | Schedule | None) -> Schedule:
     require_captured(cap)
     if plan is None:
         return Schedule.vanilla(cap.joint)
-    schedule = plan if isinstance(plan, Schedule) else getattr(plan, "schedule", None)
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"plan must be a Plan or a Schedule, got {type(plan).__name__}")
+    schedule = schedule_of(plan)
     theirs, ours = schedule.joint, cap.joint
     if theirs is not ours:
         same = theirs.op_names == ours.op_names and all(

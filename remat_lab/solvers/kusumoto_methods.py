@@ -8,6 +8,7 @@ and so is the plain schedule; the one with least overhead whose simulated peak k
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ..graph import ComputationGraph
 from ..memo import memo
@@ -29,12 +30,19 @@ from .selection import least_overhead, measured
 FamilyOf = Callable[..., Family]
 
 
+def _check(objective: str, reading: str, partial: int = 0) -> None:
+    """Refuse a wrong option with a ValueError that names it."""
+    check_choice(objective, reading)
+    if isinstance(partial, bool) or not isinstance(partial, int) or partial < 0:
+        raise ValueError(f"partial must be a whole number >= 0, got {partial!r}")
+
+
 def _points(
     family_of: FamilyOf,
     graph: ComputationGraph,
     accounting: str,
-    objective: str,
-    reading: str,
+    objective: str = "time",
+    reading: str = "pareto",
     **options: int,
 ) -> list[Solution]:
     """Solutions worth having at some budget.
@@ -42,7 +50,7 @@ def _points(
     Under simulated accounting a family also offers what the smaller families found: its own sequences are those of
     least *formula* at some budgets, and one that is worse by the formula may be better when simulated.
     """
-    check_choice(objective, reading)
+    _check(objective, reading, **options)
     both = accounting == "simulated"
     key = ("points", family_of, both, both or objective, reading, *options.items())
 
@@ -77,10 +85,11 @@ def _minimum(
     family_of: FamilyOf,
     graph: ComputationGraph,
     accounting: str,
-    objective: str,
-    reading: str,
+    objective: str = "time",
+    reading: str = "pareto",
     **options: int,
 ) -> int:
+    _check(objective, reading, **options)
     if accounting == "paper":
         return minimum_formula_budget(family_of(graph, **options))
     points = _points(family_of, graph, accounting, objective, reading, **options)
@@ -96,7 +105,7 @@ def _solve(
     reading: str,
     **options: int,
 ) -> Solution:
-    check_choice(objective, reading)
+    _check(objective, reading, **options)
     if request.accounting == "simulated":
         points = _points(family_of, graph, "simulated", objective, reading, **options)
         return least_overhead(points, request, name)
@@ -119,24 +128,12 @@ def _smaller_answer(graph: ComputationGraph, family: Family, budget: int) -> Low
 
 
 # -- the methods -------------------------------------------------------------------------------------------------
-def _approx_points(
-    graph: ComputationGraph, accounting: str, objective: str = "time", reading: str = "pareto"
-) -> list[Solution]:
-    return _points(approximate_family, graph, accounting, objective, reading)
-
-
-def _approx_minimum(
-    graph: ComputationGraph, accounting: str, objective: str = "time", reading: str = "pareto"
-) -> int:
-    return _minimum(approximate_family, graph, accounting, objective, reading)
-
-
 @method(
     "kusumoto-approx",
     view="graph",
     paper="Kusumoto et al. 2019, section 4.3",
-    points=_approx_points,
-    minimum=_approx_minimum,
+    points=partial(_points, approximate_family),
+    minimum=partial(_minimum, approximate_family),
     paper_vanilla=paper_vanilla,
 )
 def kusumoto_approx(
@@ -146,39 +143,12 @@ def kusumoto_approx(
     return _solve("kusumoto-approx", approximate_family, graph, request, objective, reading)
 
 
-def _branches_points(
-    graph: ComputationGraph,
-    accounting: str,
-    objective: str = "time",
-    reading: str = "pareto",
-    partial: int = 1,
-) -> list[Solution]:
-    _check_partial(partial)
-    return _points(branches_family, graph, accounting, objective, reading, partial=partial)
-
-
-def _branches_minimum(
-    graph: ComputationGraph,
-    accounting: str,
-    objective: str = "time",
-    reading: str = "pareto",
-    partial: int = 1,
-) -> int:
-    _check_partial(partial)
-    return _minimum(branches_family, graph, accounting, objective, reading, partial=partial)
-
-
-def _check_partial(partial: int) -> None:
-    if isinstance(partial, bool) or not isinstance(partial, int) or partial < 0:
-        raise ValueError(f"partial must be a whole number >= 0, got {partial!r}")
-
-
 @method(
     "kusumoto-branches",
     view="graph",
     paper="after Kusumoto et al. 2019",
-    points=_branches_points,
-    minimum=_branches_minimum,
+    points=partial(_points, branches_family, partial=1),
+    minimum=partial(_minimum, branches_family, partial=1),
     paper_vanilla=paper_vanilla,
 )
 def kusumoto_branches(
@@ -189,28 +159,15 @@ def kusumoto_branches(
     partial: int = 1,
 ) -> Solution:
     """DP over lower sets with at most ``partial`` unfinished branches: between approximate and exact."""
-    _check_partial(partial)
     return _solve("kusumoto-branches", branches_family, graph, request, objective, reading, partial=partial)
-
-
-def _exact_points(
-    graph: ComputationGraph, accounting: str, objective: str = "time", reading: str = "pareto"
-) -> list[Solution]:
-    return _points(exact_family, graph, accounting, objective, reading)
-
-
-def _exact_minimum(
-    graph: ComputationGraph, accounting: str, objective: str = "time", reading: str = "pareto"
-) -> int:
-    return _minimum(exact_family, graph, accounting, objective, reading)
 
 
 @method(
     "kusumoto-exact",
     view="graph",
     paper="Kusumoto et al. 2019, section 4.2",
-    points=_exact_points,
-    minimum=_exact_minimum,
+    points=partial(_points, exact_family),
+    minimum=partial(_minimum, exact_family),
     paper_vanilla=paper_vanilla,
 )
 def kusumoto_exact(

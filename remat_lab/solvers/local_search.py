@@ -119,22 +119,7 @@ def ops_of(joint: JointGraph, keys: np.ndarray) -> np.ndarray:
 def _evaluate(keys, budget, arrays):
     n = len(arrays[0]) - 1
     scratch = np.empty(arrays[8].shape[0], dtype=np.bool_)
-    r = arrays
-    excess, cost, _ = _measure(
-        _order(keys, len(keys), n),
-        budget,
-        n,
-        r[0],
-        r[1],
-        r[2],
-        r[3],
-        r[8],
-        r[9],
-        r[10],
-        r[11],
-        r[12],
-        scratch,
-    )
+    excess, cost, _ = _measure(_order(keys, len(keys), n), budget, n, (*arrays[:4], *arrays[8:13]), scratch)
     return excess, cost
 
 
@@ -185,27 +170,16 @@ def _order(keys, count, n):
 
 
 @njit(cache=True, nogil=True)
-def _measure(
-    order,
-    budget,
-    n,
-    read_start,
-    read_index,
-    write_start,
-    write_index,
-    writer_count,
-    value_bytes,
-    workspace,
-    op_time,
-    keep,
-    needed,
-):
+def _measure(order, budget, n, graph, needed):
     """(bytes over the budget summed over the runs, time beyond the first n runs, a position over it).
 
     The scan of ``Schedule.from_ops``, for orders in which contributors to accumulated values run once:
     against the order, a value is held from its last read to the run that writes it. The position is one
     over the budget drawn at random, -1 if there is none.
     """
+    read_start, read_index, write_start, write_index, writer_count, value_bytes, workspace, op_time, keep = (
+        graph
+    )
     live = np.int64(0)
     for v in range(len(needed)):
         needed[v] = keep[v]
@@ -302,22 +276,12 @@ def _anneal(
     best = now.copy()
     best_count = count
     best_excess, best_cost = start_excess, start_cost
-    order = _order(now, count, n)
-    excess, cost, over = _measure(
-        order,
-        budget,
-        n,
-        read_start,
-        read_index,
-        write_start,
-        write_index,
-        writer_count,
-        value_bytes,
-        workspace,
-        op_time,
-        keep,
-        scratch,
+    graph = (
+        *(read_start, read_index, write_start, write_index),
+        *(writer_count, value_bytes, workspace, op_time, keep),
     )
+    order = _order(now, count, n)
+    excess, cost, over = _measure(order, budget, n, graph, scratch)
     weight = strictness / max(1, budget)
     stage_over = -1
     cooling = (cold / hot) ** (1.0 / max(1, steps - 1))
@@ -384,21 +348,7 @@ def _anneal(
                     op = writer_index[writer_start[v]]
                     size = _add(trial, size, stage * n + op)
         order = _order(trial, size, n)
-        new_excess, new_cost, over = _measure(
-            order,
-            budget,
-            n,
-            read_start,
-            read_index,
-            write_start,
-            write_index,
-            writer_count,
-            value_bytes,
-            workspace,
-            op_time,
-            keep,
-            scratch,
-        )
+        new_excess, new_cost, over = _measure(order, budget, n, graph, scratch)
         change = new_cost - cost + weight * (new_excess - excess)
         if change <= 0 or np.random.random() < np.exp(-change / heat):
             excess, cost = new_excess, new_cost

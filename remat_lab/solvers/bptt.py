@@ -201,10 +201,17 @@ def _table_for(chain: Chain, m: int, convention: str) -> np.ndarray:
     return tables["table"]
 
 
+def hsm_moves(T: int, m: int) -> np.ndarray:
+    """Moves of HSM: the least of its best splits."""
+    return binomial_moves(T, m, False)
+
+
 @njit(cache=True, nogil=True)
-def hsm_moves(T, m):
-    """Moves of HSM. A length t up to binom(m + r, m) needs each step advanced at most r times; any split
-    whose left part needs at most r - 1 and whose right part, with one slot fewer, at most r is best."""
+def binomial_moves(T, m, largest):
+    """Moves that keep hidden states only. A length t up to binom(m + r, m) needs each step advanced at most r
+    times; any split y whose left part needs at most r - 1 and whose right part, with one slot fewer, at most r
+    is best. HSM takes the least of them. Revolve takes the ``largest`` at which the right part still needs r - 1
+    (beyond it a shorter advance is as good), so that the right part is as short as it may be."""
     moves = np.empty((2 * T + 1, 2), dtype=np.int64)
     stack = np.empty((T + m + 8, 2), dtype=np.int64)
     stack[0, 0], stack[0, 1] = T, m
@@ -222,7 +229,10 @@ def hsm_moves(T, m):
                 r += 1
                 least, less = less, reach
                 reach = reach * (s + r) // r
-            y = max(1, least, t - reach * s // (s + r))
+            if largest:
+                y = max(1, min(less, t - less * s // (s + r - 1)))
+            else:
+                y = max(1, least, t - reach * s // (s + r))
             moves[count, 0], moves[count, 1] = 0, y
             stack[top, 0], stack[top, 1] = y, s
             stack[top + 1, 0], stack[top + 1, 1] = t - y, s - 1
@@ -233,7 +243,7 @@ def hsm_moves(T, m):
 
 @njit(cache=True, nogil=True)
 def ism_moves(T, m):
-    """Moves of ISM; as :func:`hsm_moves`, with reach binom(m + r, m) - 1 and step y itself taken once."""
+    """Moves of ISM; as :func:`binomial_moves`, with reach binom(m + r, m) - 1 and step y itself taken once."""
     moves = np.empty((T + 1, 2), dtype=np.int64)
     stack = np.empty((T + m + 8, 2), dtype=np.int64)
     stack[0, 0], stack[0, 1] = T, m

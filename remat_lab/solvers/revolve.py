@@ -10,11 +10,10 @@ the digest), and the two find schedules of equal cost; the splits differ where s
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ..chain import Chain
 from ..registry import Request, Solution, method
-from .bptt import _hidden_bytes, _Strategy, hsm_steps
+from .bptt import _hidden_bytes, _Strategy, binomial_moves, hsm_steps
 from .policy import Policy, remembered
 
 
@@ -40,37 +39,9 @@ def revolve_policy(chain: Chain, snapshots: int) -> Policy:
     return remembered(chain, ("revolve", s), lambda: Policy(chain, s, revolve_moves(chain.steps, s)))
 
 
-@njit(cache=True, nogil=True)
-def revolve_moves(T, m):
-    """Moves of Revolve: the largest best split, so that the right part is as short as it may be.
-
-    The left part must need at most r - 1 repeats, the right at least r - 1 (else a shorter advance is as
-    good): y = min(beta(s, r - 1), t - beta(s - 1, r - 1)), at least 1.
-    """
-    moves = np.empty((2 * T + 1, 2), dtype=np.int64)
-    stack = np.empty((T + m + 8, 2), dtype=np.int64)
-    stack[0, 0], stack[0, 1] = T, m
-    top, count = 1, 0
-    while top > 0:
-        top -= 1
-        t, s = stack[top, 0], stack[top, 1]
-        if t == 1:
-            moves[count, 0], moves[count, 1] = 1, 1
-        elif s == 1:
-            moves[count, 0], moves[count, 1] = 2, t
-        else:
-            r, reach, less = 0, 1, 0  # beta(s, r) and beta(s, r - 1)
-            while reach < t:
-                r += 1
-                less = reach
-                reach = reach * (s + r) // r
-            y = max(1, min(less, t - less * s // (s + r - 1)))
-            moves[count, 0], moves[count, 1] = 0, y
-            stack[top, 0], stack[top, 1] = y, s
-            stack[top + 1, 0], stack[top + 1, 1] = t - y, s - 1
-            top += 2
-        count += 1
-    return moves[:count].copy()
+def revolve_moves(T: int, m: int) -> np.ndarray:
+    """Moves of Revolve: the largest of the best splits, y = min(beta(s, r - 1), t - beta(s - 1, r - 1))."""
+    return binomial_moves(T, m, True)
 
 
 _REVOLVE = _Strategy("revolve", revolve_policy, _hidden_bytes, lambda chain: 1, lambda chain: chain.steps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -255,10 +256,18 @@ class MethodTable(tuple[Method, ...]):
     def _repr_html_(self) -> str:
         from html import escape
 
+        # Notebooks set tables flush right, which is no way to read words.
+        left = "style='text-align:left'"
         body = "".join(
-            "<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in self.rows()
+            f"<tr><td style='text-align:left;white-space:nowrap'>{escape(name)}</td>"
+            + "".join(f"<td {left}>{escape(cell)}</td>" for cell in row)
+            + "</tr>"
+            for name, *row in self.rows()
         )
-        head = "".join(f"<th>{title}</th>" for title in ("method", "plans a", "options", "what it does"))
+        body = re.sub("``(.+?)``", r"<code>\1</code>", body)
+        head = "".join(
+            f"<th {left}>{title}</th>" for title in ("method", "plans a", "options", "what it does")
+        )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

@@ -22,6 +22,7 @@ from .cost_table import cost_table as cost_table
 from .errors import InvalidGraph
 from .graph import ComputationGraph
 from .joint import CATEGORIES
+from .palette import dark_figures
 from .schedule import Schedule
 from .simulate import simulate
 from .units import format_bytes
@@ -77,7 +78,8 @@ class Guess:
         return _box(
             "guess",
             f"<details{fold} style='margin:0'><summary style='cursor:pointer'><b>Predict, then open:</b> "
-            f"{_prose(self.question)}</summary><div style='margin-top:.4em'>{reveal}</div></details>",
+            f"{_prose(self.question)}</summary><div style='margin-top:.4em'>{reveal}</div></details>"
+            f"<style>{dark_figures('.jp-Notebook:has(.remat-box)')}</style>",  # every lesson has a question
         )
 
 

@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter
 from .comparison import check_table
 from .joint import joint_of
 from .layout import layout
-from .palette import CATEGORY_COLOURS, SERIES_COLOURS, SERIES_DASHES, STATE_COLOURS
+from .palette import CATEGORY_COLOURS, SERIES_COLOURS, SERIES_DASHES, STATE_COLOURS, dark_figures
 from .plan import Frontier, Plan, vanilla_peak
 from .schedule import Schedule
 from .simulate import Trace, simulate
@@ -305,12 +305,25 @@ def plot_comparison(frame: Any, *, ax: Axes | None = None, legend: bool = True) 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     if ax is None:
         _, ax = plt.subplots(figsize=size, layout="constrained")
+        _follow_theme(ax.figure)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(_LINE)
     ax.tick_params(colors=_SOFT, labelsize=8, color=_LINE)
     ax.xaxis.label.set(color=_INK, fontsize=9)
     ax.yaxis.label.set(color=_INK, fontsize=9)
     return ax
+
+
+def _follow_theme(figure: Any) -> None:
+    """Put a style sheet beside a white figure that a notebook is going to show."""
+    if "inline" not in plt.get_backend() or sum(figure.get_facecolor()[:3]) < 2.4:
+        return
+    from IPython.display import display
+
+    rules = (
+        dark_figures(".jp-OutputArea:has(.rl-figure)") + ".jp-OutputArea-child:has(.rl-figure){display:none}"
+    )
+    display({"text/html": f"<style class='rl-figure'>{rules}</style>", "text/plain": ""}, raw=True)
 
 
 def _bytes_axis(axis: Any) -> None:

@@ -5,6 +5,8 @@ State is read from both ends: from the page, and from the kernel through a clien
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import signal
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -343,6 +346,37 @@ def test_restart_reload_and_export(lab: Lab, browser: Any, tmp_path: Path) -> No
             assert exported.locator(".rl-player").get_attribute("data-theme") == "dark"
         assert not [e for e in errors if "rl-" in e or "remat" in e]
         exported.close()
+
+
+def test_figures_follow_the_theme_and_stay_white_in_the_file(lab: Lab) -> None:
+    other = "import matplotlib.pyplot as plt\nplt.figure(figsize=(3, 2)); plt.plot([1, 2]);"
+    lab.write("figures.ipynb", ["%matplotlib inline\n" + START, "rl.plot_graph(plan);", other])
+    lab.open("figures.ipynb")
+    lab.run_all()
+    page = lab.page
+    images = page.locator(".jp-RenderedImage img")
+    images.nth(1).wait_for()
+
+    def brightness(picture: bytes) -> float:
+        from matplotlib.image import imread
+
+        return float(np.median(imread(io.BytesIO(picture))[..., :3]))
+
+    for theme, ours in (("JupyterLab Dark", 0.07), ("JupyterLab Light", 1.0)):
+        lab.command("apputils:change-theme", theme=theme)
+        page.wait_for_timeout(1000)
+        assert brightness(images.nth(0).screenshot()) == pytest.approx(ours, abs=0.03)
+        assert brightness(images.nth(1).screenshot()) == 1  # not ours, so left alone
+    style = page.locator(".jp-OutputArea-child").nth(0)
+    assert style.locator("style").count() == 1 and not style.is_visible()
+    lab.command("docmanager:save")
+    page.wait_for_function("!jupyterapp.shell.currentWidget.context.model.dirty")
+    outputs = nbformat.read(lab.folder / "figures.ipynb", 4).cells[1].outputs
+    assert [sorted(output.data) for output in outputs] == [
+        ["text/html", "text/plain"],
+        ["image/png", "text/plain"],
+    ]
+    assert brightness(base64.b64decode(outputs[1].data["image/png"])) == 1
 
 
 ALIVE = """import gc

@@ -14,7 +14,7 @@ returns       the function             its answer
 "solution"    fn(view, request)        a Solution, with status, bound and details
 ============  =======================  ===============================================================
 
-Options are further keyword arguments with defaults.
+Options are further keyword arguments with defaults. The solvers a form is compiled by load when it runs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ import numpy as np
 
 from .errors import InfeasibleBudget, InvalidGraph, InvalidSchedule
 from .schedule import Schedule
+from .simulate import simulate
+from .solution import MethodFailed, Request, Solution
 from .units import format_exact
 
 if TYPE_CHECKING:
     from .graph import ComputationGraph
     from .joint import JointGraph
-    from .registry import Request, Solution
 
 
 class Form(NamedTuple):
@@ -108,8 +109,6 @@ def _keep(name: str, graph: ComputationGraph, answer: Any) -> list[Solution]:
     needs it. Two ways: all that lies between two kept nodes at once (the least time), or node by node (the
     least memory). After the last kept node nothing is dropped if dropping it would not lower the peak.
     """
-    from .registry import Solution
-    from .simulate import simulate
     from .solvers.canonical import schedule_keeping
 
     n = len(graph)
@@ -130,7 +129,6 @@ def _keep(name: str, graph: ComputationGraph, answer: Any) -> list[Solution]:
 # -- lower sets ------------------------------------------------------------------------------------------------
 def _lower_sets(name: str, graph: ComputationGraph, answer: Any) -> list[Solution]:
     """The canonical strategy of the sequence in ``answer``."""
-    from .registry import MethodFailed
     from .solvers.canonical import LowerSetSequence, sequence_of
     from .solvers.kusumoto import solution_of
     from .solvers.lower_sets import bits_of, check_sequence
@@ -205,7 +203,6 @@ def _points(
 def _solve_score(
     name: str, fn: Callable[..., Any], joint: JointGraph, request: Request, **options: Any
 ) -> Solution:
-    from .registry import MethodFailed, Solution
     from .solvers.dtr import play
 
     try:
@@ -223,7 +220,6 @@ def _solve_score(
 def _minimum_score(
     name: str, fn: Callable[..., Any], joint: JointGraph, accounting: str, **options: Any
 ) -> int:
-    from .registry import MethodFailed
     from .solvers.dtr import least_budget
 
     try:
@@ -236,9 +232,6 @@ def _minimum_score(
 def _solve_schedule(
     name: str, fn: Callable[..., Any], view: Any, request: Request, **options: Any
 ) -> Solution:
-    from .registry import MethodFailed, Solution
-    from .simulate import simulate
-
     schedule = fn(view, request.budget, **options)
     if not isinstance(schedule, Schedule):
         raise MethodFailed(
@@ -265,8 +258,6 @@ def _solve_schedule(
 # -- reading nodes -----------------------------------------------------------------------------------------------
 def _nodes(name: str, graph: ComputationGraph, given: Any, what: str) -> np.ndarray:
     """Names, indices or a bool array as node indices, int64."""
-    from .registry import MethodFailed
-
     n = len(graph)
     if isinstance(given, np.ndarray) and given.dtype == bool:
         if given.shape != (n,):

@@ -1,8 +1,7 @@
-"""Where the peak is, what makes it, and what would have to go for it to fall. Figures, and sentences."""
+"""A problem before any plan, why a plan helps or does not, and the budget a GPU leaves. Figures, and sentences."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 
 from .errors import InfeasibleBudget
 from .joint import CATEGORIES, JointGraph, joint_of
+from .peak import PeakExplanation, names_of, sum_of
 from .schedule import Schedule
-from .simulate import TRACE_CATEGORIES, LiveValue, Trace, simulate
+from .simulate import Trace, simulate
 from .units import format_bytes, read_bytes
 
 #: Optimizer state and the transient of one step, in units of the trainable parameters' bytes.
@@ -25,59 +25,6 @@ OPTIMIZERS = {
 }
 
 
-@dataclass(frozen=True)
-class PeakExplanation:
-    """The moment of the most memory.
-
-    Attributes
-    ----------
-    bytes : int
-    step : int, the action
-    op, module : the op that runs then, and its module
-    by_category : bytes by category, workspace included
-    by_module : bytes of held values by the module whose op made them, largest first
-    needed : values the op itself reads or writes; no schedule can run it without them
-    waiting : forward values held only for later ops: dropping and recomputing some of these lowers this moment
-    gradients : gradients and outputs that are there already; they stay whatever is recomputed
-    workspace : bytes inside the op beyond its outputs
-    """
-
-    bytes: int
-    step: int
-    op: str
-    module: str
-    by_category: dict[str, int]
-    by_module: dict[str, int]
-    needed: tuple[LiveValue, ...]
-    waiting: tuple[LiveValue, ...]
-    gradients: tuple[LiveValue, ...]
-    workspace: int
-
-    def __str__(self) -> str:
-        where = f" in {self.module}" if self.module else ""
-        lines = [
-            f"The peak is {format_bytes(self.bytes)}, at step {self.step}, while {self.op}{where} runs.",
-            f"The op itself needs {_sum(self.needed)} in values and {format_bytes(self.workspace)} of workspace; "
-            f"{_sum(self.gradients)} of gradients and outputs are there already; {_sum(self.waiting)} of forward "
-            "values wait for later ops.",
-        ]
-        if self.waiting:
-            lines.append(f"To lower it, recompute some of what waits: {_names(self.waiting)}.")
-        else:
-            lines.append(
-                "Nothing waits: no recomputation can lower this moment. A smaller batch or another order of the "
-                "gradients could."
-            )
-        if any(self.by_module):  # graphs that came from no model have no modules
-            modules = ", ".join(
-                f"{name or '(top)'} {format_bytes(b)}" for name, b in list(self.by_module.items())[:4]
-            )
-            lines.append(f"By module: {modules}.")
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-
 def explain_peak(trace: Trace) -> PeakExplanation:
     """Which op and which values make a trace's peak, by category and by module.
 
@@ -86,37 +33,7 @@ def explain_peak(trace: Trace) -> PeakExplanation:
     ValueError
         For an empty schedule.
     """
-    if not len(trace.during):
-        raise ValueError("an empty schedule has no peak")
-    joint, step = trace.joint, trace.peak_step
-    action = trace.schedule[step]
-    held = trace.live_at(step)
-    if action.kind == "run":
-        op: int | None = action.index
-        own = {*joint.reads.row(action.index).tolist(), *joint.writes.row(action.index).tolist()}
-    else:
-        op, own = None, set()
-    needed = tuple(v for v in held if v.index in own)
-    others = [v for v in held if v.index not in own]
-    waiting = tuple(v for v in others if v.category == "activation")
-    gradients = tuple(v for v in others if v.category != "activation")
-    by_module: dict[str, int] = defaultdict(int)
-    for value in held:
-        by_module[joint.op_modules[joint.writers.row(value.index)[0]]] += value.bytes
-    return PeakExplanation(
-        bytes=trace.peak,
-        step=step,
-        op=action.name,
-        module=joint.op_modules[op] if op is not None else "",
-        by_category={
-            name: int(size) for name, size in zip(TRACE_CATEGORIES, trace.by_category[step]) if size
-        },
-        by_module=dict(sorted(by_module.items(), key=lambda item: -item[1])),
-        needed=needed,
-        waiting=waiting,
-        gradients=gradients,
-        workspace=int(trace.by_category[step][-1]),
-    )
+    return trace.explain_peak()
 
 
 @dataclass(frozen=True)
@@ -206,7 +123,7 @@ def why(plain: Trace, planned: Trace) -> str:
     if saved > 0:
         return (
             f"The plan saves {format_bytes(saved)} by running {again} ops again ({planned.overhead_ratio:.1%} more "
-            f"time); its peak is now at {now.op}, of which {_sum(now.waiting)} waits for later ops."
+            f"time); its peak is now at {now.op}, of which {sum_of(now.waiting)} waits for later ops."
         )
     if not again:
         return "The plan recomputes nothing, so its peak is the plain one."
@@ -227,7 +144,7 @@ def why(plain: Trace, planned: Trace) -> str:
             "and computed again just for it; the region that is recomputed at once is too large."
         )
     return (
-        f"{text}: its peak is at {now.op}, where {_names(now.waiting or now.gradients)} are held whatever is "
+        f"{text}: its peak is at {now.op}, where {names_of(now.waiting or now.gradients)} are held whatever is "
         "recomputed."
     )
 
@@ -277,15 +194,6 @@ def activation_budget(
 def _values_recomputed(schedule: Schedule) -> set[int]:
     again = np.flatnonzero(schedule.run_counts > 1)
     return {int(v) for op in again.tolist() for v in schedule.joint.writes.row(op)}
-
-
-def _sum(values: tuple[LiveValue, ...]) -> str:
-    return format_bytes(sum(value.bytes for value in values))
-
-
-def _names(values: tuple[LiveValue, ...], most: int = 4) -> str:
-    shown = ", ".join(f"{value.name} ({format_bytes(value.bytes)})" for value in values[:most])
-    return shown if len(values) <= most else f"{shown} and {len(values) - most} more"
 
 
 def _named(joint: JointGraph, values: set[int], most: int = 4) -> str:

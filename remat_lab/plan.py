@@ -25,9 +25,10 @@ from .errors import InfeasibleBudget, InvalidSchedule
 from .joint import joint_of
 from .memo import memo
 from .progress import report
-from .registry import ACCOUNTINGS, Method, MethodFailed, Request, Solution, lookup
+from .registry import Method, lookup
 from .schedule import Schedule
 from .simulate import Trace, simulate
+from .solution import ACCOUNTINGS, MethodFailed, Request, Solution
 from .units import format_bytes, format_time, parse_budget
 
 

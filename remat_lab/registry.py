@@ -12,44 +12,18 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from .errors import RematError, UnknownMethod
+from .authoring import FORMS, check_signature, parts_of
+from .errors import UnknownMethod
 from .joint import joint_of
-from .schedule import Schedule
-
-ACCOUNTINGS = ("simulated", "paper")
+from .solution import ACCOUNTINGS as ACCOUNTINGS
+from .solution import MethodFailed as MethodFailed
+from .solution import Request as Request
+from .solution import Solution as Solution
 
 #: Which attribute of a problem a method plans on.
 VIEWS = ("graph", "joint", "chain", "captured")
-
-
-class Request(NamedTuple):
-    """What is asked of a method: a budget (``None``: no bound) and how it is counted."""
-
-    budget: int | None
-    accounting: str = "simulated"
-
-
-@dataclass(frozen=True)
-class Solution:
-    """What a method answers.
-
-    Attributes
-    ----------
-    schedule : Schedule
-    details : the family's own object (a lower-set sequence, a policy table, ...)
-    status : "optimal" (proven, within the family and accounting) or "feasible"
-    paper_peak, paper_overhead : the method's own formula, reported under ``accounting="paper"``
-    bound : a proven lower bound on the overhead of any schedule within the budget, whatever its order
-    """
-
-    schedule: Schedule
-    details: Any = None
-    status: str = "feasible"
-    paper_peak: int | None = None
-    paper_overhead: float | None = None
-    bound: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +83,7 @@ _BUILTIN = (
     "remat_lab.solvers.revolve",
     "remat_lab.solvers.chen_chains",
     "remat_lab.solvers.rotor",
-    "remat_lab.solvers.dtr",
+    "remat_lab.solvers.dtr_method",
     "remat_lab.solvers.local_search",
     "remat_lab.solvers.checkmate",
     "remat_lab.solvers.retention",
@@ -165,8 +139,6 @@ def method(
 
     Each answer is checked when the method runs; :class:`MethodFailed` names the method, the entry and the node.
     """
-    from .authoring import FORMS, check_signature, parts_of
-
     if not isinstance(name, str) or not name:
         raise TypeError(f'a method needs a name, got {name!r}: write @rl.method("my-idea")')
     if not isinstance(returns, str) or returns not in FORMS:
@@ -284,7 +256,3 @@ def methods(problem: Any = None) -> MethodTable:
         joint_of(problem)
     chosen = [m for m in _METHODS.values() if problem is None or getattr(problem, m.view, None) is not None]
     return MethodTable(chosen)
-
-
-class MethodFailed(RematError):
-    """A method returned something that is no answer; the message names what is wrong."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Protocol
 
 import numpy as np
 from numba import njit
@@ -18,26 +18,20 @@ from numba import njit
 from .arrays import frozen
 from .errors import InvalidSchedule
 from .joint import CATEGORIES, JointGraph
+from .peak import TRACE_CATEGORIES as TRACE_CATEGORIES
+from .peak import LiveValue as LiveValue
+from .peak import PeakExplanation
 from .schedule import Schedule
 from .units import format_bytes
-
-if TYPE_CHECKING:
-    from .explain import PeakExplanation
-    from .plan import Plan
-
-#: Columns of ``Trace.by_category``: what a schedule can change, and the running op's own extra bytes.
-TRACE_CATEGORIES = (*CATEGORIES[:5], "workspace")
 
 _OK, _READS_MISSING, _FREES_MISSING, _READS_PARTIAL = 0, 1, 2, 3
 
 
-class LiveValue(NamedTuple):
-    """A value held at some moment."""
+class Planned(Protocol):
+    """A Plan, as far as simulating it needs one."""
 
-    name: str
-    bytes: int
-    category: str
-    index: int  # type: ignore[assignment]
+    @property
+    def schedule(self) -> Schedule: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +97,17 @@ class Trace:
         return self.live_at(step) if len(self.during) else []
 
     def explain_peak(self) -> PeakExplanation:
-        """Which op and which values make the peak, and what would have to go for it to fall."""
-        from .explain import explain_peak
+        """Which op and which values make the peak, and what would have to go for it to fall.
 
-        return explain_peak(self)
+        Raises
+        ------
+        ValueError
+            For an empty schedule.
+        """
+        if not len(self.during):
+            raise ValueError("an empty schedule has no peak")
+        step = self.peak_step
+        return PeakExplanation.of(self.schedule, step, self.peak, self.live_at(step), self.by_category[step])
 
     def __repr__(self) -> str:
         return (
@@ -115,7 +116,7 @@ class Trace:
         )
 
 
-def simulate(plan: Plan | Schedule) -> Trace:
+def simulate(plan: Planned | Schedule) -> Trace:
     """Play a plan (or a bare schedule) and record its memory.
 
     Raises
@@ -298,7 +299,7 @@ class Stepper:
     >>> # step = Stepper(plan); step.next(); print(step.explain())
     """
 
-    def __init__(self, plan: Plan | Schedule):
+    def __init__(self, plan: Planned | Schedule):
         self.trace = simulate(plan)
         self.schedule = self.trace.schedule
         self.joint = self.schedule.joint

@@ -1,4 +1,4 @@
-"""dtr: dynamic tensor rematerialization, an online runtime (Kirisame et al., ICLR 2021, arXiv 2006.09616).
+"""The runtime of dtr: dynamic tensor rematerialization, online (Kirisame et al., ICLR 2021, arXiv 2006.09616).
 
 The runtime sees ops one at a time, in the plain order. When an op's outputs do not fit, it evicts the value
 with the least score h until they do; when an op reads an evicted value, it computes that value again, and
@@ -31,9 +31,9 @@ from numba import njit
 from ..errors import InfeasibleBudget
 from ..joint import JointGraph
 from ..memo import memo
-from ..registry import MethodFailed, Request, Solution, method
 from ..schedule import Schedule
 from ..simulate import simulate
+from ..solution import MethodFailed
 from ..units import format_exact
 
 SCORES = ("h-dtr", "h-dtr-eq", "h-dtr-local", "lru", "size", "msps", "random")
@@ -406,20 +406,3 @@ def least_budget(
         except InfeasibleBudget:
             low = middle + 1
     return high
-
-
-def _minimum(joint: JointGraph, accounting: str, score: Any = "h-dtr", seed: int = 0) -> int:
-    return memo(joint, ("dtr minimum", score, seed), lambda: least_budget(joint, score, seed))
-
-
-@method("dtr", view="joint", paper="Kirisame et al. 2021", minimum=_minimum)
-def dtr(joint: JointGraph, request: Request, score: Any = "h-dtr", seed: int = 0) -> Solution:
-    """Online: evict the value with the least score when memory runs out, recompute on access."""
-    try:
-        schedule = play(joint, request.budget, score, seed)
-    except InfeasibleBudget as error:
-        minimum = _minimum(joint, "simulated", score, seed)
-        raise InfeasibleBudget(
-            f"{error}. The least it can do is about {format_exact(minimum)}.", minimum=minimum
-        ) from None
-    return Solution(schedule, details={"score": score if isinstance(score, str) else score.__name__})

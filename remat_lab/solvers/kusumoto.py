@@ -28,7 +28,7 @@ import numpy as np
 from ..errors import InfeasibleBudget
 from ..graph import ComputationGraph
 from ..memo import memo
-from ..registry import Solution
+from ..solution import Solution
 from ..units import format_exact
 from .canonical import LowerSetSequence, canonical_schedule, sequence_of
 from .dynamic_program import feasible, least_cache_sequence, least_time_sequence, most_time_sequence

@@ -24,9 +24,9 @@ from numba import njit
 from ..chain import Chain
 from ..errors import InfeasibleBudget
 from ..memo import memo
-from ..registry import Request, Solution
 from ..schedule import Schedule
 from ..simulate import simulate
+from ..solution import Request, Solution
 
 HIDDEN, INTERNAL, SEQUENTIAL = 0, 1, 2
 MOVES = ("hidden", "internal", "sequential")

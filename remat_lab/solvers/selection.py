@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from ..errors import InfeasibleBudget
 from ..memo import memo
-from ..registry import Request, Solution
 from ..simulate import simulate
+from ..solution import Request, Solution
 
 
 class Measured(NamedTuple):

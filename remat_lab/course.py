@@ -79,7 +79,7 @@ class Guess:
             "guess",
             f"<details{fold} style='margin:0'><summary style='cursor:pointer'><b>Predict, then open:</b> "
             f"{_prose(self.question)}</summary><div style='margin-top:.4em'>{reveal}</div></details>"
-            f"<style>{dark_figures('.jp-Notebook:has(.remat-box)')}</style>",  # every lesson has a question
+            f"<style>{_STYLE}</style>",
         )
 
 
@@ -175,6 +175,14 @@ def _prose(text: str) -> str:
     """Escaped text in which `code` is set as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
+#: For a whole lesson, since every lesson has a question: figures follow the theme, and printed text breaks between
+#: words, where JupyterLab breaks it anywhere.
+_LESSON = ".jp-Notebook:has(.remat-box)"
+_STYLE = (
+    f"{dark_figures(_LESSON)}{_LESSON} .jp-OutputArea-output pre{{word-break:normal;overflow-wrap:anywhere}}"
+)
 
 
 def _box(look: str, inner: str) -> str:

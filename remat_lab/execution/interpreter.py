@@ -1,12 +1,14 @@
 """Run a schedule action by action, exactly as written: the part that execute() and apply() share.
 
-Random numbers: an op that is run again draws the numbers it drew the first time. The generators' state is saved
-before its first run, set before each later one and put back after, so masks are identical and the stream ends
-where eager's would.
+Random numbers: every op draws the numbers it draws in eager, whenever and however often it runs. The generators'
+state is saved before its first run, set before each later one and put back after; where a schedule runs random ops
+in another order than eager, :class:`Stream` finds the state each begins with. So masks are identical, and the stream
+ends where eager's would.
 """
 
 from __future__ import annotations
 
+import functools
 import traceback
 import zlib
 from collections.abc import Callable
@@ -45,6 +47,62 @@ class RandomState:
         torch.set_rng_state(torch.frombuffer(bytearray(state[0]), dtype=torch.uint8))
         if state[1]:
             torch.cuda.set_rng_state(torch.frombuffer(bytearray(state[1]), dtype=torch.uint8), self.device)
+
+
+class Stream:
+    """The random numbers of a schedule whose random ops first run in another order than eager's.
+
+    To know the state an op begins with, those before it in eager's order are run once on made-up inputs, for the
+    numbers they use up: before the first action, while no value is held, so that no peak is raised.
+
+    Parameters
+    ----------
+    program : Program
+    random : RandomState
+    first : random ops of the schedule, in the order of their first runs
+    """
+
+    def __init__(self, program: Program, random: RandomState, first: list[int]):
+        self.program, self.random = program, random
+        self.before: dict[int, Any] = {}
+        self.after: dict[int, Any] = {}
+        self.done: set[int] = set()
+        ops = sorted(first)  # eager's order
+        early = max(op for i, op in enumerate(first) if any(other < op for other in first[i + 1 :]))
+        entry = state = random.save()
+        try:
+            for op in ops[: ops.index(early)]:
+                self.before[op] = state
+                random.restore(state)
+                with private.aside():
+                    program.rehearse(op)
+                state = self.after[op] = random.save()
+        finally:
+            random.restore(entry)
+        self.before[early] = state
+
+    def run(self, op: int, act: Act, slots: Slots) -> None:
+        """Run an op with its own numbers; the generators are left where eager has them once all of ``done`` ran."""
+        again = op in self.done
+        now = self.random.save()
+        self.random.restore(self.before.setdefault(op, now))
+        try:
+            act(slots)
+            after = self.random.save()
+        finally:
+            self.random.restore(now)
+        if again:
+            return
+        if self.after.setdefault(op, after) != after:
+            name = self.program.graph.joint.op_names[op]
+            raise ExecutionError(
+                f"how many random numbers {name!r} draws depends on data, and the plan runs ops that draw after it in "
+                "eager before it: it cannot be run with eager's numbers; plan with another method",
+                op=name,
+            )
+        if not self.done or op > max(self.done):
+            self.random.restore(after)
+        self.done.add(op)
 
 
 class Interpreter:
@@ -173,17 +231,31 @@ def _acts(program: Program, schedule: Schedule, random: RandomState, verify: boo
     acts = [free[~code] if code < 0 else run[code] for code in schedule.actions.tolist()]
     states: dict[int, Any] = {}
     sums: dict[int, list[int]] = {}
-    for op in np.flatnonzero(schedule.run_counts > 1).tolist():
-        if not (program.random[op] or (verify and program.defined[op])):
+    stream = _stream(program, schedule, random)
+    several = schedule.run_counts > 1
+    for op in np.flatnonzero(several if stream is None else schedule.run_counts).tolist():
+        draws, checked = program.random[op], verify and several[op] and program.defined[op]
+        if not (draws or checked):
             continue
         for step in np.flatnonzero(schedule.actions == op).tolist():
-            if program.random[op]:
+            if draws and stream is not None:
+                acts[step] = functools.partial(stream.run, op, acts[step])
+            elif draws:
                 wrap = _replaying if op in states else _saving
                 acts[step] = wrap(acts[step], op, states, random)
                 states.setdefault(op, None)
-            if verify and program.defined[op]:
+            if checked:
                 acts[step] = _verifying(acts[step], op, step, program, sums, schedule)
     return acts
+
+
+def _stream(program: Program, schedule: Schedule, random: RandomState) -> Stream | None:
+    """None if random ops first run in eager's order."""
+    if not any(program.random):
+        return None
+    ops = schedule.actions[schedule.actions >= 0]
+    first = list(dict.fromkeys(ops[np.array(program.random)[ops]].tolist()))
+    return None if first == sorted(first) else Stream(program, random, first)
 
 
 def _then(first: Act, second: Act) -> Act:

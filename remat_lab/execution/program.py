@@ -93,6 +93,19 @@ class Program:
             _defined(kind, slots) for kind, slots in zip(graph.joint.op_types, self.primary, strict=True)
         ]
 
+    def rehearse(self, op: int) -> None:
+        """Run a random op on ones in the place of its inputs, for the random numbers that it uses up."""
+        node = self.graph.nodes[op]
+
+        def ones(argument: torch.fx.Node) -> Any:
+            made = [
+                torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).fill_(1)
+                for _, t in tensors_of(argument)
+            ]
+            return made[0] if isinstance(argument.meta["val"], torch.Tensor) else made
+
+        node.target(*map_arg(node.args, ones), **map_arg(node.kwargs, ones))
+
     # -- slots -----------------------------------------------------------------------------------------------
     def _slot(self, node: torch.fx.Node | None = None) -> int:
         slot = self.size

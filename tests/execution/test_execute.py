@@ -7,6 +7,7 @@ from torch import nn
 
 from remat_lab.errors import ExecutionError
 from remat_lab.execution.baselines import plain
+from remat_lab.execution.calibrate import calibrate
 from remat_lab.execution.capture import capture
 from remat_lab.execution.execute import execute
 from remat_lab.joint import JointGraph
@@ -149,3 +150,81 @@ def test_values_that_differ_when_recomputed_are_named():
     with pytest.raises(ExecutionError, match=r"'clocked'.*other values when it was run again") as caught:
         execute(cap, schedule, measure=False, verify=True)
     assert caught.value.op == "clocked" and caught.value.step is not None
+
+
+class TwoHeads(nn.Module):
+    """Two heads that can run in either order, each with dropouts of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Conv2d(3, 6, 3)
+        self.a = nn.Sequential(nn.Dropout(0.5), nn.Conv2d(6, 4, 3), nn.Dropout(0.2))
+        self.b = nn.Sequential(nn.Dropout2d(0.3), nn.Conv2d(6, 4, 3), nn.AlphaDropout(0.1), nn.Dropout(0.4))
+
+    def forward(self, x):
+        h = self.trunk(x)
+        return self.a(h).square().mean() + self.b(h).square().mean()
+
+
+def other_orders(joint, rng):
+    """Forward ops in random orders that can run, some of them again at the end."""
+    forward = [op for op in range(joint.n_ops) if not joint.op_backward[op]]
+    made = {int(v): op for op in range(joint.n_ops) for v in joint.writes.row(op)}
+    order, waiting = [], set(forward)
+    while waiting:
+        ready = sorted(
+            op
+            for op in waiting
+            if all(made.get(v) not in waiting or made[v] == op for v in joint.reads.row(op).tolist())
+        )
+        op = ready[rng.integers(len(ready))]
+        order.append(op)
+        waiting.remove(op)
+    again = [op for op in order if rng.random() < 0.4]
+    gradient = next(op for op in range(joint.n_ops) if joint.op_names[op] == "loss_gradient")
+    backward = [op for op in range(joint.n_ops) if joint.op_backward[op] and op != gradient]
+    return Schedule.from_ops(joint, np.array([*order, gradient, *again, *backward]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("how", ["execute", "apply"])
+def test_random_ops_that_run_in_another_order_draw_eagers_numbers(seed, how):
+    torch.manual_seed(0)
+    model, x = TwoHeads(), torch.randn(2, 3, 9, 9)
+    cap = calibrate(capture(model, x), k=1)
+    draws = [op for op, random in enumerate(cap.program.random) if random]
+    assert len(draws) == 5
+    schedule = other_orders(cap.joint, np.random.default_rng(seed))
+    ops = schedule.actions[schedule.actions >= 0].tolist()
+    assert sorted(draws, key=ops.index) != draws, "the seed gives eager's order: choose another"
+    torch.manual_seed(7)
+    loss = model(x)
+    loss.backward()
+    want = [p.grad.clone() for p in model.parameters()]
+    end = torch.get_rng_state()
+    model.zero_grad()
+    torch.manual_seed(7)
+    if how == "execute":
+        run = execute(cap, schedule, verify=True)
+        assert run.difference == 0
+        ours = run.loss
+    else:
+        ours = cap.apply(schedule, fallback="error")(x)
+        assert torch.equal(torch.get_rng_state(), end)
+        ours.backward()
+    assert torch.equal(ours.detach(), loss.detach())
+    assert all(torch.equal(a, p.grad) for a, p in zip(want, model.parameters()))
+    assert torch.equal(torch.get_rng_state(), end)
+
+
+def test_an_op_that_draws_by_the_data_is_named_when_a_plan_reorders_it():
+    """Randomized leaky ReLU draws one number for each negative element."""
+    torch.manual_seed(0)
+    model, x = TwoHeads(), torch.randn(2, 3, 9, 9)
+    model.b[2] = nn.RReLU()
+    cap = capture(model, x)
+    schedule = other_orders(cap.joint, np.random.default_rng(4))
+    state = torch.get_rng_state()
+    with pytest.raises(ExecutionError, match="'rrelu_with_noise_functional' draws depends on data"):
+        execute(cap, schedule)
+    assert torch.equal(torch.get_rng_state(), state) and all(p.grad is None for p in model.parameters())

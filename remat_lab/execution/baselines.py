@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..arrays import frozen
-from .execute import call_tensors, has_data, resident_tensors, synchronize
+from .execute import call_tensors, has_data, require_captured, resident_tensors, synchronize
 from .interpreter import RandomState
 from .measure import Measurement, meter_for, process_peak, storage_bytes
 
@@ -52,6 +52,7 @@ def checkpointed(
     ValueError
         If a name is no module of the model, or no blocks are found: nothing would be checkpointed.
     """
+    require_captured(cap)
     names = block_names(cap.model) if blocks is None else list(blocks)
     modules = dict(cap.model.named_modules())
     unknown = [name for name in names if name not in modules]
@@ -112,6 +113,9 @@ def plain(
     repeats : timed runs, of which the median counts
     method : a name for the measurement
     """
+    require_captured(cap)
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1, got {repeats}")
     tensors = call_tensors(cap, inputs, targets)
     residents = resident_tensors(cap, tensors)
     random = RandomState(cap.device)

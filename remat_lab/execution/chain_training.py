@@ -15,12 +15,21 @@ from torch import nn
 from ..plan import Plan, solve
 from ..schedule import Schedule
 from .chain_run import ChainRun
-from .chains import ModelChain, call_of, schedule_on
+from .chains import ModelChain, call_of, model_chain, schedule_on
 from .stages import Call, RecurrentStages, State, rebuild
 
 
 def apply_chain(chain: ModelChain, plan: Plan) -> ChainModule:
-    """A module for an ordinary training loop, whose every step runs as planned; see :class:`ChainModule`."""
+    """A module for an ordinary training loop, whose every step runs as planned; see :class:`ChainModule`.
+
+    Raises
+    ------
+    TypeError
+        If ``chain`` is not a chain of real modules, or ``plan`` no plan.
+    """
+    chain = model_chain(chain)
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan must be a Plan, got {type(plan).__name__}: rl.solve(chain, budget, method)")
     return ChainModule(chain, plan)
 
 

@@ -170,6 +170,8 @@ def from_rnn(
     ValueError
         On a wrong ``loss_at``, or fewer inputs or targets than steps.
     """
+    if not isinstance(cell, nn.Module):
+        raise TypeError(f"cell must be a torch.nn.Module, got {type(cell).__name__}")
     if loss_at not in ("end", "every"):
         raise ValueError(f"loss_at must be 'end' or 'every', got {loss_at!r}")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
@@ -360,8 +362,7 @@ def execute_chain(
 
     Parameters and errors: as :func:`remat_lab.execute`. ``state`` is the initial state.
     """
-    if not isinstance(chain, ModelChain):
-        raise TypeError(f"chain must come from Chain.from_sequential or Chain.from_rnn, got {chain!r}")
+    chain = model_chain(chain)
     schedule = schedule_on(chain, plan)
     call = call_of(chain, inputs, targets, state)
     levels = _levels(chain, chain.stages, schedule, call) if measure else Levels(*[np.zeros(0, np.int64)] * 2)
@@ -394,6 +395,7 @@ def execute_chain(
 
 def plain_chain(chain: ModelChain, *, measure: bool = True) -> Measurement:
     """Standard backpropagation of the same steps in eager torch, by the same instrument; adds to ``.grad``."""
+    chain = model_chain(chain)
     stages, call = chain.stages, chain.call
 
     def step() -> torch.Tensor:
@@ -429,6 +431,13 @@ def plain_chain(chain: ModelChain, *, measure: bool = True) -> Measurement:
         process_bytes=process_peak(),
         method="standard backpropagation",
     )
+
+
+def model_chain(chain: Any) -> ModelChain:
+    """The chain, if it is one of real modules; else TypeError."""
+    if not isinstance(chain, ModelChain):
+        raise TypeError(f"chain must come from Chain.from_sequential or Chain.from_rnn, got {chain!r}")
+    return chain
 
 
 def schedule_on(chain: Chain, plan: Plan | Schedule | None) -> Schedule:

@@ -66,9 +66,15 @@ def race(
 
     Raises
     ------
+    TypeError
+        If something to run is neither a Trace nor a Plan nor a Schedule.
     ValueError
         With fewer than two, or if they do not count time in the same unit.
     """
+    if isinstance(traces, (str, Trace, Plan, Schedule)) or not isinstance(traces, Iterable):
+        raise TypeError(
+            f"traces must be a list of Trace, Plan or Schedule, or a dict from label to one, got {traces!r}"
+        )
     named = dict(traces) if isinstance(traces, Mapping) else _named([as_trace(t) for t in traces])
     found = {str(name): as_trace(trace) for name, trace in named.items()}
     if len(found) < 2:

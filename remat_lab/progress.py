@@ -26,10 +26,18 @@ _listener: ContextVar[Callable[[int, int], None] | None] = ContextVar("remat_lab
 
 
 def report(done: int, total: int) -> None:
-    """Say that ``done`` of ``total`` pieces are finished. What the listener raises ends the computation."""
+    """Say that ``done`` of ``total`` pieces are finished. What the listener raises ends the computation.
+
+    A total of 0 is :func:`pulse`.
+    """
     listener = _listener.get()
     if listener is not None:
         listener(done, total)
+
+
+def pulse() -> None:
+    """Say that work goes on, where no one knows how much is left; a listener may end it here as well."""
+    report(0, 0)
 
 
 @contextmanager

@@ -157,7 +157,9 @@ class _Bar:
         return self
 
     def _show(self, done: int, total: int) -> None:
-        self.bar.n = min(100, 100 * done // max(1, total))
+        if total == 0:
+            return
+        self.bar.n = min(100, 100 * done // total)
         self.bar.refresh()
 
     def __exit__(self, *error: Any) -> None:

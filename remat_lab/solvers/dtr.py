@@ -31,6 +31,7 @@ from numba import njit
 from ..errors import InfeasibleBudget
 from ..joint import JointGraph
 from ..memo import memo
+from ..progress import pulse
 from ..schedule import Schedule
 from ..simulate import simulate
 from ..solution import MethodFailed
@@ -171,6 +172,7 @@ class Runtime:
                 fresh += self.bytes[value]
             elif not self.held[value]:
                 fresh += self.bytes[value]
+        pulse()
         self._make_room(op, max(fresh, int(self.joint.op_workspace[op])))
         self.actions.append(op)
         self.runs += 1

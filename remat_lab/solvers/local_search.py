@@ -17,6 +17,7 @@ from numba import njit
 
 from ..errors import InfeasibleBudget
 from ..joint import JointGraph
+from ..progress import pulse
 from ..registry import Request, Solution, method
 from ..schedule import Schedule
 from ..simulate import simulate
@@ -78,6 +79,7 @@ def search(
     steps, rounds, phase = 20_000, 0, 0
     levels = list(STRICT)
     while True:
+        pulse()
         begun = clock.perf_counter()
         # In turn a wide search from nothing and two around the best, each cooler, at one level of strictness.
         begin = best[:0] if phase == 0 and rounds else best

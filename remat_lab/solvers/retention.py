@@ -14,6 +14,7 @@ an op's values are kept together. Solved by OR-tools CP-SAT, warm-started from l
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from ..errors import InfeasibleBudget, RematError
 from ..joint import JointGraph
+from ..progress import pulse
 from ..registry import Request, Solution, method
 from ..schedule import Schedule
 from ..simulate import simulate
@@ -30,6 +32,22 @@ from .local_search import ops_of, search
 
 class MissingDependency(RematError, ImportError):
     """An optional package is not installed; the message says how to install it."""
+
+
+def _solved(solver: Any, model: Any) -> Any:
+    """``solver.solve(model)``, in a thread of its own so that an interruption here stops the solver."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(solver.solve(model)), daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.1)
+            pulse()
+    except BaseException:
+        solver.stop_search()
+        thread.join()
+        raise
+    return found[0]
 
 
 @dataclass(frozen=True)
@@ -102,7 +120,7 @@ def retention_intervals(
     solver.parameters.max_time_in_seconds = time_limit
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
-    status = solver.solve(model)
+    status = _solved(solver, model)
     name = solver.status_name(status)
     _, unit, exact = _whole_times(joint.op_time)
     if status == cp_model.INFEASIBLE:

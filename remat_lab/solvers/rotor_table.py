@@ -31,6 +31,7 @@ So on a uniform chain C under "every tensor" is MSM's optimum with the same m, a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ from numba import njit
 from ..arrays import check_bytes
 from ..chain import Chain
 from ..errors import InfeasibleBudget
+from ..progress import report
 from .policy import Policy
 
 CHARGES = ("rotor", "simulated", "every tensor", "stored")
@@ -150,8 +152,17 @@ def rotor_table(chain: Chain, unit: float, slots: int, charges: str = "rotor", m
         _table_by_length(cost, *_two_kinds(costs), whole, third)
     else:
         cost = np.full((inputs, L, L, slots + 1), np.inf)
-        _table(cost, *costs, whole, third)
+        for shortest, longest in _blocks(L):
+            _table(cost, *costs, whole, third, shortest, longest)
     return Table(cost, costs, unit, whole, third, by_length)
+
+
+def _blocks(L: int) -> Iterator[tuple[int, int]]:
+    """Lengths 1..L a few at a time, each block from the shorter ones: whoever waits can look up between them."""
+    step = max(1, L // 64)
+    for shortest in range(1, L + 1, step):
+        report(shortest - 1, L)
+        yield shortest, min(L, shortest + step - 1)
 
 
 def _alike(costs: Costs) -> bool:
@@ -194,9 +205,12 @@ def rotor_policy(chain: Chain, table: Table, m: int) -> Policy:
 
 # -- kernels -------------------------------------------------------------------------------------------------
 @njit(cache=True, nogil=True)
-def _table(cost, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third):
+def _table(
+    cost, hidden, internal, hold, moving, drop, advance, keep, backward, time, kept, whole, third, shortest, longest
+):  # fmt: skip
+    """Fill in the segments of ``shortest`` to ``longest`` stages; the shorter ones are there."""
     inputs, L, M = cost.shape[0], cost.shape[1], cost.shape[3] - 1
-    for length in range(1, L + 1):
+    for length in range(shortest, longest + 1):
         for s in range(L - length + 1):
             t = s + length - 1
             for f in range(inputs):

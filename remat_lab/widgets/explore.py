@@ -115,7 +115,7 @@ class Explorer(View):
             nonlocal told
             if self._job is not job:
                 raise Cancelled
-            if clock.perf_counter() - told > 0.2:
+            if total and clock.perf_counter() - told > 0.2:
                 told = clock.perf_counter()
                 self._say(job, state="solving", rev=rev, method=method, done=done, total=total)
 

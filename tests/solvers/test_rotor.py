@@ -162,7 +162,7 @@ def test_like_and_unlike_stages_give_the_same_table(parameters):
             table = rotor_table(chain, 1.0, 50, charges)
             assert table.by_length
             slow = np.full((table.cost.shape[0], 12, 12, 51), np.inf)
-            _table(slow, *table.costs, table.whole_range, table.third_move)
+            _table(slow, *table.costs, table.whole_range, table.third_move, 1, len(slow[0]))
             assert np.array_equal(table.total, slow[0, 0, -1])
             for m in np.flatnonzero(np.isfinite(table.total))[::5]:
                 policy = rotor_policy(chain, table, int(m))

@@ -18,7 +18,7 @@ from ..chain import Chain
 from ..errors import ExecutionError, RematError
 from ..schedule import Schedule
 from .interpreter import RandomState
-from .stages import Buffers, Call, Shadows, Stages, State
+from .stages import Buffers, Call, Shadows, Stages, State, tensors_in
 
 
 class ChainRun:
@@ -209,6 +209,40 @@ class ChainRun:
             return own, own.copies()
         at_start = dict(zip(self.buffers.places, self.entry_buffers))
         return own, [at_start[place] for place in own.places]
+
+    # -- what the rest of a run relies on --------------------------------------------------------------------
+    def remember(self) -> None:
+        """Note what the rest of the run reads, for :meth:`check_untouched`."""
+        names = self.stages.tensor_names()
+        read = [(names.get(id(p), "a parameter"), p) for p in self.shadows.parameters]
+        if self.buffers is None:  # else a step that runs again has copies of them
+            read += [(names.get(id(b), "a buffer"), b) for b in self.stages.module.buffers()]
+        read += [("the inputs", x) for x in tensors_in(self.call.inputs)]
+        read += [("the targets", x) for x in tensors_in(self.call.targets)]
+        read += [("the initial state", x) for x in self.call.initial]
+        self.read = [(name, x, x._version) for name, x in read if not x.is_inference()]
+        self.modes = [module.training for module in self.stages.module.modules()]
+
+    def check_untouched(self) -> None:
+        """Autograd's rule: what backward reads must be what forward read.
+
+        Raises
+        ------
+        ExecutionError
+            If a parameter, a buffer, the inputs or the targets were modified in place since :meth:`remember`, or
+            the model's mode changed.
+        """
+        changed = next((name for name, x, version in self.read if x._version != version), "")
+        if changed:
+            what, do = f"{changed!r} was modified in place", "step the optimizer after backward"
+        elif self.modes != [module.training for module in self.stages.module.modules()]:
+            what, do = "train() or eval() was called", "call it after backward"
+        else:
+            return
+        self.release()
+        raise ExecutionError(
+            f"{what} between the planned forward and its backward: recomputation would read other values; {do}"
+        )
 
     # -- what a run leaves -----------------------------------------------------------------------------------
     def loss(self) -> torch.Tensor:

@@ -52,6 +52,7 @@ class ChainModule(nn.Module):
 
     def forward(self, inputs: Any = None, targets: Any = None, state: Any = None) -> Any:
         chain = self._chain
+        chain.stages.check_modules()
         recurrent = isinstance(chain.stages, RecurrentStages)
         steps = len(inputs) if recurrent and inputs is not None else chain.steps
         chain, schedule = self._planned(steps)
@@ -89,6 +90,7 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: ChainRun, states: int, *tensors: torch.Tensor) -> Any:
         run.advance(run.backward_starts)
+        run.remember()
         ctx.run, ctx.states = run, states
         ctx.set_materialize_grads(False)  # or zeros the size of the last state would be made in backward
         last = [x.detach() for x in run.hidden[run.chain.steps]]
@@ -104,6 +106,7 @@ class _Step(torch.autograd.Function):
         if run is None:
             raise RuntimeError("this step's backward has run already: its internal states are gone")
         ctx.run = None
+        run.check_untouched()
         run.loss_gradient = gradient
         run.advance()
         initial = run.gradients.get(0, [None] * ctx.states)

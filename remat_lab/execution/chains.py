@@ -25,7 +25,7 @@ from .chain_run import ChainRun
 from .execute import accumulate, schedule_of, synchronize
 from .interpreter import RandomState
 from .measure import Levels, Measurement, meter_for, process_peak, storage_bytes
-from .stages import Buffers, Call, RecurrentStages, SequentialStages, Stages, State, flatten
+from .stages import Buffers, Call, RecurrentStages, SequentialStages, Stages, State, flatten, tensors_in
 
 #: Steps of a recurrent chain that are measured; the middle ones stand for all but the first and the last.
 PROBED = 6
@@ -108,7 +108,7 @@ def from_sequential(
         raise CaptureError("an nn.Sequential without modules has no stages")
     initial, spec = flatten(inputs)
     call = Call(inputs, targets, initial)
-    stages = SequentialStages(_groups(model, inputs), loss)
+    stages = SequentialStages(model, _groups(model, inputs), loss)
     stages.specs[0] = spec
     costs = _measure(stages, call, len(stages.groups))
     return ModelChain(len(stages.groups), stages, call, **costs, name=type(model).__name__)
@@ -341,7 +341,7 @@ def _seconds(chain: Chain, stages: Stages, schedule: Schedule, call: Call) -> np
 
 
 def _tensors(call: Call) -> list[torch.Tensor]:
-    return [*call.initial, *_all_tensors(call.inputs), *_all_tensors(call.targets)]
+    return [*call.initial, *tensors_in(call.inputs), *tensors_in(call.targets)]
 
 
 # -- running -------------------------------------------------------------------------------------------------
@@ -363,6 +363,7 @@ def execute_chain(
     Parameters and errors: as :func:`remat_lab.execute`. ``state`` is the initial state.
     """
     chain = model_chain(chain)
+    chain.stages.check_modules()
     schedule = schedule_on(chain, plan)
     call = call_of(chain, inputs, targets, state)
     levels = _levels(chain, chain.stages, schedule, call) if measure else Levels(*[np.zeros(0, np.int64)] * 2)
@@ -397,6 +398,7 @@ def plain_chain(chain: ModelChain, *, measure: bool = True) -> Measurement:
     """Standard backpropagation of the same steps in eager torch, by the same instrument; adds to ``.grad``."""
     chain = model_chain(chain)
     stages, call = chain.stages, chain.call
+    stages.check_modules()
 
     def step() -> torch.Tensor:
         hidden, total = call.initial, None
@@ -473,18 +475,13 @@ def call_of(chain: ModelChain, inputs: Any, targets: Any, state: Any) -> Call:
     targets = own.targets if targets is None else targets
     if isinstance(stages, RecurrentStages):
         _enough(inputs, chain.steps, "inputs")
-        wanted = [x for x in _all_tensors(inputs) if x.requires_grad]
+        wanted = [x for x in tensors_in(inputs) if x.requires_grad]
         if wanted:
             raise ValueError("inputs require a gradient: put the layers that make them into the cell")
         initial = _initial(own, inputs, stages) if state is None else flatten(state)[0]
     else:
         initial = flatten(inputs)[0]
     return Call(inputs, targets, initial)
-
-
-def _all_tensors(inputs: Any) -> State:
-    """The tensors of a sequence given as a tensor, or as nested lists."""
-    return flatten(inputs)[0] if isinstance(inputs, (torch.Tensor, tuple, list)) else []
 
 
 def _initial(own: Call, inputs: Any, stages: RecurrentStages) -> State:

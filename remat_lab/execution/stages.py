@@ -34,6 +34,11 @@ class Call:
 class Stages(abc.ABC):
     """The steps 1..T of a chain.
 
+    Parameters
+    ----------
+    model : nn.Sequential, or the cell
+    loss : a function, a module or None
+
     Attributes
     ----------
     module : nn.Module with every parameter and buffer the steps use
@@ -46,6 +51,39 @@ class Stages(abc.ABC):
     draws: bool = False
     moves_buffers: bool = False
     shares_buffers: bool
+
+    def __init__(self, model: nn.Module, loss: Callable[..., torch.Tensor] | None):
+        self.model, self.loss = model, loss
+        self.measured = self._modules()
+
+    def _modules(self) -> list[tuple[str, nn.Module]]:
+        """Every module under the name the user knows it by."""
+        found = list(self.model.named_modules(remove_duplicate=False))
+        if isinstance(self.loss, nn.Module):
+            found += self.loss.named_modules(prefix="loss", remove_duplicate=False)
+        return found
+
+    def check_modules(self) -> None:
+        """Raise ValueError unless the modules are those that were measured."""
+        now, then = self._modules(), self.measured
+        if len(now) == len(then) and all(a[1] is b[1] and a[0] == b[0] for a, b in zip(now, then)):
+            return
+        held, had = ({name: module for name, module in modules} for modules in (now, then))
+        name = next(name for name in [*held, *had] if held.get(name) is not had.get(name))
+        done = "removed" if name not in held else "added" if name not in had else "replaced"
+        raise ValueError(
+            f"module {name!r} of the {type(self.model).__name__} was {done} after the chain was measured: measure the "
+            "chain again"
+        )
+
+    def tensor_names(self) -> dict[int, str]:
+        """Names of the parameters and buffers, by id."""
+        return {
+            id(tensor): f"{name}.{key}".lstrip(".")
+            for name, module in self._modules()
+            for key, tensor in (*module._parameters.items(), *module._buffers.items())
+            if tensor is not None
+        }
 
     @abc.abstractmethod
     def step(self, t: int, hidden: State, call: Call, want_loss: bool) -> tuple[State, torch.Tensor | None]:
@@ -67,8 +105,11 @@ class Stages(abc.ABC):
 class SequentialStages(Stages):
     """Modules in a row; the loss follows the last."""
 
-    def __init__(self, groups: list[nn.Sequential], loss: Callable[..., torch.Tensor] | None):
-        self.groups, self.loss = groups, loss
+    def __init__(
+        self, model: nn.Sequential, groups: list[nn.Sequential], loss: Callable[..., torch.Tensor] | None
+    ):
+        super().__init__(model, loss)
+        self.groups = groups
         self.module = nn.ModuleList([*groups, *([loss] if isinstance(loss, nn.Module) else [])])
         self.out_spec: Spec = "tensor"
         self.specs: list[Spec] = ["tensor"] * (len(groups) + 1)
@@ -100,14 +141,15 @@ class RecurrentStages(Stages):
     shares_buffers = True
 
     def __init__(self, cell: nn.Module, steps: int, spec: Spec, loss: Any, loss_at: str, gives_output: bool):
+        super().__init__(cell, loss)
         self.cell, self.steps, self.spec = cell, steps, spec
-        self.loss, self.loss_at, self.gives_output = loss, loss_at, gives_output
+        self.loss_at, self.gives_output = loss_at, gives_output
         self.module = nn.ModuleList([cell, *([loss] if isinstance(loss, nn.Module) else [])])
 
     def of_length(self, steps: int) -> RecurrentStages:
         """The same cell for another number of steps."""
         other = RecurrentStages(self.cell, steps, self.spec, self.loss, self.loss_at, self.gives_output)
-        other.draws, other.moves_buffers = self.draws, self.moves_buffers
+        other.draws, other.moves_buffers, other.measured = self.draws, self.moves_buffers, self.measured
         return other
 
     def step(self, t, hidden, call, want_loss):
@@ -173,6 +215,11 @@ def flatten(state: Any) -> tuple[State, Spec]:
     raise CaptureError(f"a hidden state must be (nested tuples of) tensors, got {_kind(state)}")
 
 
+def tensors_in(inputs: Any) -> State:
+    """The tensors of a sequence given as a tensor, or as nested lists."""
+    return flatten(inputs)[0] if isinstance(inputs, (torch.Tensor, tuple, list)) else []
+
+
 def rebuild(flat: State, spec: Spec) -> Any:
     """The inverse of :func:`flatten`."""
     return _build(iter(flat), spec)
@@ -207,12 +254,13 @@ class Shadows:
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """The stand-ins are the module's parameters in here."""
+        own = [owner._parameters[name] for owner, name, _ in self.places]
         try:
             for owner, name, parameter in self.places:
                 setattr(owner, name, self.of[id(parameter)])
             yield
         finally:
-            for owner, name, parameter in self.places:
+            for (owner, name, _), parameter in zip(self.places, own):
                 setattr(owner, name, parameter)
 
     def gradients(self) -> list[torch.Tensor | None]:

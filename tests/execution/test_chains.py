@@ -369,6 +369,83 @@ def test_a_training_step_holds_the_plans_memory_and_what_is_handed_out(kind):
     assert meter.levels.peak == plan.peak + handed_out + buffers
 
 
+def maps() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(8, 8), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(8, 5))
+
+
+def planned(model: nn.Sequential, method: str = "revolve") -> tuple[rl.Chain, nn.Module]:
+    chain = rl.Chain.from_sequential(
+        model, torch.randn(4, 8), loss=nn.functional.cross_entropy, targets=torch.tensor([0, 1, 2, 3])
+    )
+    return chain, rl.apply_chain(chain, rl.solve(chain, "min", method))
+
+
+class Scaled(nn.Module):
+    """Reads a buffer that it does not change."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.full((8,), 2.0))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def test_what_the_backward_reads_must_be_what_the_forward_read():
+    model = maps()
+    model[3] = Scaled()
+    net = planned(model)[1]
+    x, y = torch.randn(4, 8), torch.tensor([0, 1, 2, 3])
+    changes = {
+        "'4.weight' was modified": lambda: model[4].weight.mul_(2),
+        "'3.scale' was modified": lambda: model[3].scale.mul_(2),
+        "'the inputs' was modified": lambda: x.mul_(2),
+        r"train\(\) or eval\(\)": lambda: model.eval(),
+    }
+    for message, change in changes.items():
+        loss = net(x, y)
+        with torch.no_grad():
+            change()
+        with pytest.raises(rl.ExecutionError, match=message):
+            loss.backward()
+        assert all(p.grad is None for p in model.parameters())
+    loss = net(x, y)
+    old, model[4].weight = model[4].weight, nn.Parameter(torch.zeros(8, 8))
+    loss.backward()  # a parameter put in place of another is the next step's
+    assert old.grad is not None and model[4].weight is not old and model[4].weight.grad is None
+    want = nn.functional.cross_entropy(model(x), y)
+    assert torch.equal(net(x, y), want)
+    net(x, y).backward()
+    assert model[4].weight.grad is not None
+    # Statistics that steps move are copied for the steps that run again: a second forward may move them on.
+    moving = conv_chain()
+    net = rl.apply_chain(moving, rl.solve(moving, "min", "rotor"))
+    first, second = net(), net()
+    (first + second).backward()
+
+
+def test_a_module_changed_after_measuring_is_noticed():
+    model = maps()
+    chain, net = planned(model)
+    old, model[12] = model[12], nn.Linear(8, 5)
+    for use in (net, lambda: rl.execute(chain, None), lambda: rl.plain_chain(chain)):
+        with pytest.raises(
+            ValueError, match=r"module '12' of the Sequential was replaced.*measure the chain again"
+        ):
+            use()
+    model[12] = old
+    net().backward()
+    model.append(nn.Tanh())
+    with pytest.raises(ValueError, match="module '13' of the Sequential was added"):
+        net()
+    chain = recurrent("lstm every", 4)
+    chain.stages.loss.head[0] = nn.Linear(24, 5)
+    with pytest.raises(ValueError, match=r"module 'loss\.head\.0' of the LSTMCell was replaced"):
+        rl.execute(chain, None)
+
+
 # -- saying no -----------------------------------------------------------------------------------------------
 class InPlace(nn.Module):
     input_size = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from torch import nn
 from ..errors import ExecutionError
 from ..plan import Plan
 from ..schedule import Schedule
+from .as_captured import Now
 from .execute import mismatch, require_captured, schedule_for, without_data
 from .interpreter import Interpreter
 from .tracing import Signature, autocast_state
@@ -66,54 +68,61 @@ class PlannedModule(nn.Module):
         self.schedule = schedule_for(cap, plan)
         # The caller has the loss from here on; what comes before may include backward ops that need no gradient.
         self.split = int((self.schedule.actions == cap.storages.loss_gradient).argmax())
-        self.buffers = _buffers_made(cap, self.schedule, self.split)
-        self.kinds = [_kind(tensor) for tensor in cap.fake_state.values()]
+        self.made_buffers = _buffers_made(cap, self.schedule, self.split)
         self.fallback = fallback
-        self.train(cap.training)
+        self.training = cap.model.training
         self._warned: set[str] = set()
         # Names are the model's own, so checkpoints pass between the two.
         self.register_state_dict_post_hook(_without_prefix)
         self.register_load_state_dict_pre_hook(_with_prefix)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlannedModule:
+        return PlannedModule(copy.deepcopy(self.cap, memo), self.schedule, fallback=self.fallback)
+
     @torch.compiler.disable  # a compiler would trace the interpreter; around it, it may compile what it likes
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        targets = kwargs.pop("targets", ()) if self.cap.takes_targets else ()
-        targets = tuple(targets) if isinstance(targets, (tuple, list)) else (targets,)
-        if not torch.is_grad_enabled() or self.model.training != self.cap.training:
-            return self.cap.loss_module(args, kwargs, targets)
+        cap = self.cap
+        args, targets = self._targets(args, kwargs)
+        if not torch.is_grad_enabled() or self.model.training != cap.training:
+            return cap.loss_module(args, kwargs, targets)
         signature, tensors = Signature.of_call(args, kwargs, targets)
-        state = self.cap.state()
-        why = self._unplanned(signature, tensors, state)
+        now = cap.as_captured.now(cap.loss_module)
+        why = self._unplanned(signature, tensors, now)
         if why:
             self._say(why)
-            return self.cap.loss_module(args, kwargs, targets)
-        residents = {**state, **{f"args[{i}]": tensor for i, tensor in enumerate(tensors)}}
+            return cap.loss_module(args, kwargs, targets)
+        residents = {**now.tensors, **{f"args[{i}]": tensor for i, tensor in enumerate(tensors)}}
         return _Planned.apply(self, list(residents), *residents.values())
 
-    def _unplanned(
-        self, signature: Signature, tensors: list[torch.Tensor], state: dict[str, torch.Tensor]
-    ) -> str:
+    def _targets(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The model's arguments, and those of the loss: ``targets=``, or what follows the model's own."""
+        if not self.cap.takes_targets:
+            return args, ()
+        if "targets" in kwargs:
+            targets = kwargs.pop("targets")
+            return args, tuple(targets) if isinstance(targets, (tuple, list)) else (targets,)
+        own, _, wanted = self.cap.signature.rebuild(list(self.cap.inputs))
+        at = len(own) if len(args) == len(own) + len(wanted) else len(args)
+        return args[:at], args[at:]
+
+    def _unplanned(self, signature: Signature, tensors: list[torch.Tensor], now: Now) -> str:
         """Why a call cannot follow the plan ("" if it can)."""
-        wrong = mismatch(self.cap, signature, tensors)
+        cap, captured = self.cap, self.cap.as_captured
+        wrong = mismatch(cap, signature, tensors)
         if wrong:
             return wrong
-        if autocast_state(self.cap.device) != self.cap.autocast:
-            now, then = autocast_state(self.cap.device), self.cap.autocast
-            return f"autocast is {now or 'off'}, the plan was made with it {then or 'off'}"
-        kinds = [_kind(tensor) for tensor in state.values()]
-        different = next((i for i, (got, want) in enumerate(zip(kinds, self.kinds)) if got != want), None)
-        if different is not None:
-            (shape, dtype, device, needs), want = kinds[different], self.kinds[different]
-            name = list(self.cap.standin.names.values())[different].removeprefix("model.")
-            if needs != want[3]:
-                return f"{name} has requires_grad={needs}, the plan was made for the opposite"
-            return f"{name} is {tuple(shape)}, {dtype} on {device}, the plan was made for " + (
-                f"{tuple(want[0])}, {want[1]} on {want[2]}"
-            )
-        empty = without_data(state)
-        return (
-            f"{self.cap.target_name(empty)} holds no data (it is on the meta device or fake)" if empty else ""
-        )
+        if autocast_state(cap.device) != cap.autocast:
+            now_on, then = autocast_state(cap.device), cap.autocast
+            return f"autocast is {now_on or 'off'}, the plan was made with it {then or 'off'}"
+        wrong = now.changed or captured.other_mode(now.training) or captured.other_kind(now.tensors)
+        if wrong:
+            return wrong
+        empty = without_data(now.tensors)
+        if empty:
+            return f"{captured.label(empty)} holds no data (it is on the meta device or fake)"
+        return captured.other_gradient(now.tensors)
 
     def _say(self, why: str) -> None:
         text = f"{why}: capture the model again for this call to follow a plan"
@@ -140,7 +149,7 @@ class _Planned(torch.autograd.Function):
         k, output = next((k, output) for k, output in enumerate(outputs) if output.kind == "loss")
         loss = interpreter.output(k)
         _write_buffers(module, interpreter)
-        written = {buffer.target for buffer in module.buffers}
+        written = {buffer.target for buffer in module.made_buffers}
         ctx.interpreter, ctx.cap, ctx.targets, ctx.written = interpreter, cap, targets, written
         ctx.versions = [tensor._version for tensor in tensors]
         # A tensor of its own: the interpreter's, once it had this function as its history, would hold itself.
@@ -148,6 +157,11 @@ class _Planned(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise ExecutionError(
+                "create_graph=True: a plan computes first derivatives, and what it computes has no history, so that a "
+                "second derivative would silently be zero; call the model itself where one is needed"
+            )
         interpreter: Interpreter | None = ctx.interpreter
         if interpreter is None:
             raise ExecutionError(
@@ -169,10 +183,6 @@ class _Planned(torch.autograd.Function):
                 interpreter.tensors[output.target].copy_(interpreter.output(k))
         interpreter.release()
         return (None, None, *(gradients.get(target) for target in ctx.targets))
-
-
-def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
 @dataclass(frozen=True)
@@ -213,7 +223,7 @@ def _write_buffers(module: PlannedModule, interpreter: Interpreter) -> None:
     buffers: list[torch.Tensor] = []
     contents: list[torch.Tensor] = []
     with torch.no_grad():
-        for made in module.buffers:
+        for made in module.made_buffers:
             buffer, new = interpreter.tensors[made.target], interpreter.output(made.k)
             if made.old_is_read and not made.new_is_read and _swap(buffer, new):
                 interpreter.replace(made.target, new)
@@ -264,11 +274,20 @@ def _held(schedule: Schedule, stop: int) -> set[int]:
 
 
 def _without_prefix(_module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
-    for key in [key for key in state if key.startswith(f"{prefix}model.")]:
-        state[prefix + key.removeprefix(f"{prefix}model.")] = state.pop(key)
+    """Give the model's entries their own names, unless the loss has one of that name."""
+    own = f"{prefix}model."
+    for key in [key for key in state if key.startswith(own)]:
+        short = prefix + key.removeprefix(own)
+        if short not in state:
+            state[short] = state.pop(key)
 
 
-def _with_prefix(_module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    for key in list(state):
-        if key.startswith(prefix) and not key.startswith((f"{prefix}model.", f"{prefix}loss.")):
-            state[f"{prefix}model.{key.removeprefix(prefix)}"] = state.pop(key)
+def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Give the model's entries the names they have here. The names decide: a model may have a child "model"."""
+    known = set(module.model.state_dict(keep_vars=True))
+    given = {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
+    for name, value in given.items():
+        taken = f"model.{name}" in given  # a name the loss has, too
+        keeps = name.startswith("loss.") or name.removeprefix("model.") in known
+        ours = name in known and not taken
+        state[prefix + (name if not ours and keeps else f"model.{name}")] = value

@@ -6,6 +6,7 @@ gigabytes of activations is captured in seconds.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from torch import nn
 
 from ..graph import ComputationGraph
 from ..joint import JointGraph
+from .as_captured import AsCaptured
 from .layers import layers
 from .program import Program
 from .storages import StorageGraph, build, tensors_of
@@ -60,6 +62,12 @@ class CapturedModel:
     training: bool = True
     autocast: str = ""  # the dtype it was captured under, if any
     warm: list[bool] = field(default_factory=list, repr=False)  # not empty once every op has run
+    changes: AsCaptured | None = field(default=None, repr=False)
+
+    @property
+    def as_captured(self) -> AsCaptured:
+        assert self.changes is not None  # capture() sets it
+        return self.changes
 
     @property
     def joint(self) -> JointGraph:
@@ -121,28 +129,22 @@ class CapturedModel:
         """The graph as functions to run."""
         return Program(self.storages, self.graph_module)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """The model's parameters and buffers by stand-in, as they are now."""
-        modules: dict[str, nn.Module] = {}
-        waiting: list[tuple[str, nn.Module]] = [("", self.loss_module)]
-        while waiting:  # named_modules() takes ten times as long, at every step
-            path, module = waiting.pop()
-            modules[path] = module
-            for name, child in module._modules.items():
-                if child is not None:
-                    waiting.append((f"{path}.{name}" if path else name, child))
-        found = {}
-        for standin, owner, leaf in self._places:
-            module = modules[owner]
-            tensor = module._parameters.get(leaf)
-            found[standin] = getattr(module, leaf) if tensor is None else tensor
-        return found
+    def with_model(self, model: nn.Module, loss: nn.Module | None = None) -> CapturedModel:
+        """The same capture for another model of the same modules (a copy), and its loss if that is a module."""
+        loss = self.loss_module.loss if loss is None else loss
+        return replace(
+            self, model=model, loss_module=LossModule(model, loss or self.loss_module._loss_function), warm=[]
+        )
 
-    @cached_property
-    def _places(self) -> list[tuple[str, str, str]]:
-        """(stand-in, module, attribute) of each parameter and buffer."""
-        parts = {standin: name.rpartition(".") for standin, name in self.standin.names.items()}
-        return [(standin, owner, leaf) for standin, (owner, _, leaf) in parts.items()]
+    def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModel:
+        # What was traced is never changed, and fake tensors cannot be copied.
+        return self.with_model(copy.deepcopy(self.model, memo), copy.deepcopy(self.loss_module.loss, memo))
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a captured model cannot be pickled: save model.state_dict() and the plan (plan.save(path)), capture "
+            "the model again, and read the plan with rl.Plan.load(path, captured)"
+        )
 
     def with_joint(self, joint: JointGraph) -> CapturedModel:
         """The same model with other costs on its ops and values."""
@@ -236,7 +238,11 @@ def capture(
     cap = CapturedModel(
         model, tensors, fakes, storages, graph_module, module, standin, signature, training=model.training
     )
-    return replace(cap, autocast=autocast_state(cap.device))
+    return replace(
+        cap,
+        autocast=autocast_state(cap.device),
+        changes=AsCaptured(module, standin.names, cap.fake_state),
+    )
 
 
 def input_names(signature: Signature) -> list[str]:

@@ -32,6 +32,8 @@ def execute(
 ) -> Measurement:
     """Run one training step as planned: sets ``.grad`` (adding to what is there) and updates buffers, once.
 
+    Hooks on parameters and modules do not run here; those on parameters do with :func:`apply`.
+
     Parameters
     ----------
     cap : CapturedModel, or a Chain measured on a model (``verify`` is for captured models only)
@@ -144,8 +146,13 @@ def resident_tensors(cap: CapturedModel, tensors: list[torch.Tensor]) -> dict[st
     ------
     ExecutionError
         If the model's tensors hold no data (meta or fake).
+    ValueError
+        If the model is not the one that was captured any more: a module is another, or a tensor of another kind.
     """
-    found = cap.state()
+    now = cap.as_captured.now(cap.loss_module)
+    if now.changed:
+        raise ValueError(f"{now.changed}: capture the model again")
+    found = dict(now.tensors)
     found.update({f"args[{i}]": tensor for i, tensor in enumerate(tensors)})
     empty = without_data(found)
     if empty:
@@ -154,6 +161,9 @@ def resident_tensors(cap: CapturedModel, tensors: list[torch.Tensor]) -> dict[st
             f"{name!r} holds no data (it is on the meta device or fake): a model captured without data can "
             "be planned, and runs once it has some: model.to_empty(device=...), then load its parameters"
         )
+    other = cap.as_captured.other_kind(now.tensors)
+    if other:
+        raise ValueError(f"{other}: capture the model again")
     return found
 
 

@@ -4,6 +4,7 @@ import copy
 import gc
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import weakref
@@ -18,6 +19,7 @@ from remat_lab.errors import ExecutionError, InvalidSchedule
 from remat_lab.execution.apply import apply
 from remat_lab.execution.calibrate import calibrate
 from remat_lab.execution.capture import capture
+from remat_lab.execution.execute import execute
 from remat_lab.execution.measure import meter_for
 from remat_lab.schedule import Schedule
 from remat_lab.simulate import simulate
@@ -374,3 +376,182 @@ def test_a_compiler_around_it_leaves_it_alone():
     loss = step(case.inputs)
     loss.backward()
     assert_same_step(case, loss.detach(), eager)
+
+
+# -- a model that is not as it was captured ----------------------------------------------------------------------
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 8),
+        nn.BatchNorm1d(8),
+        nn.Tanh(),
+        nn.Dropout(0.2),
+        nn.Linear(8, 5),
+        nn.Tanh(),
+        nn.Linear(5, 3),
+    )
+
+
+def planned(model, fallback="error"):
+    x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+    cap = capture(model, x, F.cross_entropy, targets=y)
+    return cap, apply(cap, random_schedule(cap.joint, np.random.default_rng(0)), fallback=fallback), x, y
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.two.weight = self.one.weight
+
+    def forward(self, x):
+        return self.two(self.one(x).tanh())[:, :3]
+
+
+def eval_norm(model):
+    model[1].eval()
+
+
+def other_activation(model):
+    model[2] = nn.ReLU()
+
+
+def no_bias(model):
+    model[4] = nn.Linear(8, 5, bias=False)
+
+
+def wrapped(model):
+    model[4] = nn.Sequential(nn.Linear(8, 5))
+
+
+def longer(model):
+    model.append(nn.Linear(3, 3))
+
+
+def transposed(model):
+    model[0].weight = nn.Parameter(torch.randn(6, 8).t())
+
+
+def untied(model):
+    model.two.weight = nn.Parameter(model.one.weight.detach().clone())
+
+
+@pytest.mark.parametrize(
+    "make, change, says",
+    [
+        (small, eval_norm, "module '1' is in eval mode, the plan was made with it in train mode"),
+        (small, other_activation, "module '2' is a ReLU, it was a Tanh"),
+        (small, no_bias, "4.bias is gone"),
+        (small, wrapped, "module '4' is a Sequential, it was a Linear"),
+        (small, longer, "module '7' is new"),
+        (small, transposed, r"0.weight has strides \(1, 8\), the plan was made for \(6, 1\)"),
+        (Tied, untied, "two.weight is no longer tied to one.weight"),
+    ],
+)
+def test_a_change_of_the_model_is_noticed(make, change, says):
+    model = make()
+    cap, net, x, y = planned(model)
+    net(x, targets=y).backward()
+    change(model)
+    with pytest.raises(ValueError, match=says):
+        net(x, targets=y)
+    net.fallback = "warn"
+    twin = copy.deepcopy(model)
+    torch.manual_seed(3)
+    with pytest.warns(UserWarning, match=says):
+        loss = net(x, targets=y)
+    torch.manual_seed(3)
+    assert torch.equal(loss, F.cross_entropy(twin(x), y))
+    if change is not eval_norm:  # a run of its own follows the capture's modes
+        with pytest.raises(ValueError, match=says.split(", the plan")[0]):
+            execute(cap)
+
+
+def test_parts_in_eval_mode_stay_so():
+    model = small()
+    model[1].eval()
+    _, net, x, y = planned(model)
+    assert net.training and not model[1].training and model[3].training
+    mean = model[1].running_mean.clone()
+    net(x, targets=y).backward()
+    assert torch.equal(model[1].running_mean, mean)
+
+
+def test_a_second_derivative_is_refused():
+    _, net, x, y = planned(small())
+    with pytest.raises(ExecutionError, match="second derivative would silently be zero"):
+        torch.autograd.grad(net(x, targets=y), list(net.parameters()), create_graph=True)
+
+
+def test_a_deep_copy_trains_by_itself():
+    model = small()
+    _, net, x, y = planned(model)
+    other = copy.deepcopy(net)
+    assert other.schedule is net.schedule and other.model is not model and other.cap is not net.cap
+    for module in (net, other):
+        torch.manual_seed(1)
+        module(x, targets=y).backward()
+    for a, b in zip(model.parameters(), other.model.parameters()):
+        assert a is not b and torch.equal(a.grad, b.grad)
+    for a, b in zip(model.buffers(), other.model.buffers()):
+        assert a is not b and torch.equal(a, b)
+
+
+def test_buffers_are_the_models_and_an_average_of_the_weights_can_be_kept():
+    model = small()
+    _, net, x, y = planned(model)
+    assert [id(b) for b in net.buffers()] == [id(b) for b in model.buffers()]
+    average = torch.optim.swa_utils.AveragedModel(net, use_buffers=True)
+    net(x, targets=y).backward()
+    average.update_parameters(net)
+    assert all(torch.equal(a, b) for a, b in zip(average.module.parameters(), net.parameters()))
+
+
+class Named(nn.Module):
+    """Children that are called as the planned module's own are."""
+
+    def __init__(self):
+        super().__init__()
+        self.model, self.loss = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.loss(self.model(x))
+
+
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(()))
+
+    def forward(self, output, target):
+        return F.cross_entropy(output, target) * self.weight + self.bias
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, Weighted()])
+def test_state_dicts_pass_between_models_whose_children_are_called_model_and_loss(loss):
+    model, x, y = Named(), torch.randn(4, 6), torch.randint(0, 3, (4,))
+    net = apply(capture(model, x, loss, targets=y))
+    state = {name: torch.full_like(value, 2) for name, value in net.state_dict().items()}
+    assert set(model.state_dict()) <= set(state) | {"loss.weight", "loss.bias"}
+    net.load_state_dict(state)
+    assert all((value == 2).all() for value in net.state_dict().values())
+    if loss is F.cross_entropy:
+        net.load_state_dict({name: torch.ones_like(value) for name, value in model.state_dict().items()})
+        assert all((value == 1).all() for value in model.state_dict().values())
+        model.load_state_dict(net.state_dict())
+
+
+def test_targets_may_follow_the_models_arguments():
+    _, net, x, y = planned(small())
+    losses = []
+    for call in (lambda: net(x, y), lambda: net(x, targets=y)):
+        torch.manual_seed(2)
+        losses.append(call())
+    assert torch.equal(*losses)
+
+
+def test_what_cannot_be_pickled_says_what_to_save():
+    _, net, _, _ = planned(small())
+    for thing in (net, net.cap):
+        with pytest.raises(TypeError, match=r"save model.state_dict\(\) and the plan"):
+            pickle.dumps(thing)

@@ -189,10 +189,13 @@ def build(
         nodes.append(node)
         written.append(made)
     outputs = []
+    read = {value for op in builder.ops for value in op["reads"]}
     for kind, target, node in described:
         value = builder.value_of[node]
         outputs.append(Output(kind, target, node, value))
         category = {"loss": "output", "gradient": "parameter gradient", "mutation": "buffer"}[kind]
+        if category == "buffer" and value in read:
+            continue  # what an op goes on with is a node of the forward graph, as its reader is
         if builder.values[value]["category"] in ("activation", "gradient"):
             builder.values[value]["category"] = category
     joint = JointGraph.build(

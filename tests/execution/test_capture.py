@@ -10,6 +10,7 @@ from remat_lab.errors import CaptureError
 from remat_lab.execution.capture import capture
 from remat_lab.execution.execute import execute
 from remat_lab.joint import CATEGORIES
+from remat_lab.plan import solve
 from remat_lab.schedule import Schedule
 from remat_lab.simulate import simulate
 
@@ -216,3 +217,52 @@ def test_what_cannot_be_differentiated_is_refused_with_advice():
         capture(lambda x: x, x)
     with pytest.raises(ValueError, match="targets="):
         capture(net, x, targets=x)
+
+
+def parity(make, steps=3, shape=(3, 4), method="kusumoto-exact"):
+    """Loss, gradients and buffers of the plain and the smallest plan against eager, for some steps."""
+    x = torch.randn(shape)
+    for planned in (False, True):
+        model, eager = make(), make()
+        cap = capture(model, x, loss=lambda y: y.square().sum())
+        net = cap.apply(solve(cap, "min", method=method) if planned else None, fallback="error")
+        for _ in range(steps):
+            batch = torch.randn(shape)
+            for m in (model, eager):
+                m.zero_grad()
+            loss, expected = net(batch), eager(batch).square().sum()
+            assert torch.equal(loss, expected)
+            loss.backward()
+            expected.backward()
+            for mine, theirs in zip(model.parameters(), eager.parameters()):
+                assert torch.equal(mine.grad, theirs.grad)
+            for mine, theirs in zip(model.buffers(), eager.buffers(), strict=True):
+                assert torch.equal(mine, theirs)
+
+
+def stateful(step):
+    """A maker of models with buffers ``slow``, ``fast``, ``count``, that call ``step(self, h, x)``."""
+
+    class Stateful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("slow", torch.ones(4))
+            self.register_buffer("fast", torch.zeros(4))
+            self.register_buffer("held", torch.zeros(3, 4))
+            self.register_buffer("count", torch.zeros((), dtype=torch.long))
+
+        def forward(self, x):
+            return step(self, self.linear(x), x)
+
+    return Stateful
+
+
+def test_a_buffer_updated_in_place_may_be_read_by_what_follows():
+    def step(self, h, x):
+        self.held.add_(h.detach())
+        self.slow.mul_(x.mean())
+        return (h * self.held + self.slow).cos()
+
+    parity(stateful(step))

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._C._profiler import _RecordFunctionFast
+from torch._functorch._aot_autograd.descriptors import BufferAOTInput, InputMutationAOTOutput, PlainAOTOutput
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
@@ -40,6 +41,7 @@ __all__ = [
     "allocator_events",
     "annotation",
     "compiling",
+    "describe_as_mutations",
     "eager_kernels",
     "export_joint",
     "mark",
@@ -165,6 +167,18 @@ def output_descriptors(graph_module: torch.fx.GraphModule) -> list[tuple[str, st
         else:
             raise NotImplementedError(f"an output described as {desc.expr()}")
     return found
+
+
+def describe_as_mutations(graph_module: torch.fx.GraphModule, buffers: list[str]) -> None:
+    """Have the outputs after the first plain one, the loss, be the new contents of these buffers."""
+    output = next(node for node in graph_module.graph.nodes if node.op == "output")
+
+    def described(desc: Any) -> Any:
+        if not isinstance(desc, PlainAOTOutput) or desc.idx == 0:
+            return desc
+        return InputMutationAOTOutput(BufferAOTInput(buffers[desc.idx - 1]))
+
+    output.meta["desc"] = [described(desc) for desc in output.meta["desc"]]
 
 
 def input_target(desc: Any) -> str:

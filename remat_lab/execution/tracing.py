@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from ..errors import CaptureError
 from . import _torch_private as private
 from .rewrite import drop_unused_statistics, refill_in_place
+from .snapshot import unchanged
 
 #: What :func:`trace` gives.
 Traced: TypeAlias = """tuple[
@@ -134,6 +135,7 @@ class StandIn(nn.Module):
         object.__setattr__(self, "target_module", module)  # not registered: its tensors are passed in
         self.signature = signature
         self.names: dict[str, str] = {}
+        self.rebound: list[str] = []
         for i, (name, parameter) in enumerate(module.named_parameters()):
             self.names[f"p{i}"] = name
             standin = nn.Parameter(fake(parameter), requires_grad=parameter.requires_grad)
@@ -142,15 +144,86 @@ class StandIn(nn.Module):
             self.names[f"b{i}"] = name
             self.register_buffer(f"b{i}", fake(buffer))
 
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The loss, and the new contents of the buffers in ``rebound``."""
         arguments = self.signature.rebuild(list(tensors))
         state = {name: getattr(self, standin) for standin, name in self.names.items()}
-        loss = torch.func.functional_call(self.target_module, state, arguments, tie_weights=True)
+        with unchanged(self.target_module):  # the tracer runs this several times
+            with _Registered(self.target_module) as registered:
+                loss = torch.func.functional_call(self.target_module, state, arguments, tie_weights=True)
         if not loss.requires_grad:
             raise CaptureError(
                 "the loss depends on nothing that requires a gradient: every parameter is frozen or detached"
             )
-        return loss
+        given = {id(getattr(self, standin)): standin for standin in self.names}
+        self.rebound = [given[id(old)] for old, _ in registered.rebound]
+        own = [getattr(self, standin) for standin in self.names]
+        shared = {private.storage_key(tensor) for tensor in (*own, *tensors, loss)}
+        return loss, *(_held_by_nothing_else(new, shared) for _, new in registered.rebound)
+
+
+def _held_by_nothing_else(tensor: torch.Tensor, shared: set[int]) -> torch.Tensor:
+    """The tensor, without history, in a storage that is not in ``shared`` and is put there."""
+    tensor = tensor.detach()
+    if private.storage_key(tensor) in shared:
+        tensor = tensor.clone()
+    shared.add(private.storage_key(tensor))
+    return tensor
+
+
+class _Registered:
+    """Compares the parameters, buffers and submodules of a module before and after a call of it.
+
+    ``rebound`` has (old, new) of each buffer to which the call assigned another tensor, where an update in place
+    would have changed the one it had. What a caller makes of that is the same: the buffer has new contents.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+        self.rebound: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __enter__(self) -> _Registered:
+        before = self.module.register_forward_pre_hook(self._before, prepend=True)
+        self._handles = [before, self.module.register_forward_hook(self._after)]
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _before(self, module: nn.Module, _args: Any) -> None:
+        self._modules = {m: (dict(m._parameters), dict(m._buffers)) for m in module.modules()}
+
+    def _after(self, module: nn.Module, _args: Any, _output: Any) -> None:
+        seen: set[int] = set()
+        for path, child in module.named_modules():
+            label = _label(_place(path), child)
+            parameters, buffers = self._modules.get(child, ({}, {}))
+            for name, tensor in child._parameters.items():
+                if tensor is not parameters.get(name):
+                    raise CaptureError(
+                        f"forward makes the parameter {name!r} of {label}: run the model once before capturing it"
+                    )
+            for name, new in child._buffers.items():
+                old = buffers.get(name)
+                if new is old or old is None or id(old) in seen:
+                    continue
+                seen.add(id(old))
+                if any(new is given for known, _ in self._modules.values() for given in known.values()):
+                    raise CaptureError(
+                        f"forward assigns a parameter to the buffer {name!r} of {label}: copy it, as in "
+                        f"self.{name}.copy_(...)"
+                    )
+                if new is None or _form(new) != _form(old):
+                    raise CaptureError(
+                        f"forward assigns to the buffer {name!r} of {label} something of another shape, dtype or "
+                        f"device: update it in place, as in self.{name}.copy_(...)"
+                    )
+                self.rebound.append((old, new))
+
+
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 def faker() -> Fake:
@@ -204,7 +277,7 @@ def labelled(module: nn.Module) -> Iterator[list[str]]:
     path = [""]
     handles = []
     for name, child in module.named_modules():
-        label = "" if name in ("", "model") else name.removeprefix("model.")
+        label = _place(name)
 
         def enter(_module: nn.Module, _args: Any, label: str = label) -> None:
             path.append(label)
@@ -222,10 +295,19 @@ def labelled(module: nn.Module) -> Iterator[list[str]]:
             handle.remove()
 
 
+def _place(path: str) -> str:
+    """A module's path in the model, from that in the LossModule."""
+    return "" if path == "model" else path.removeprefix("model.")
+
+
+def _label(path: str, module: nn.Module) -> str:
+    return f"{type(module).__name__} {path!r}" if path else type(module).__name__
+
+
 def check_model(model: nn.Module) -> None:
     """Refuse, by name, modules known not to trace or to trace to something else than eager runs."""
     for name, module in model.named_modules():
-        label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+        label = _label(name, module)
         if getattr(module, "sparse", False) and isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             raise CaptureError(f"{label} makes sparse gradients: set sparse=False")
         momentum = getattr(module, "momentum", 0.1)
@@ -276,20 +358,23 @@ def _trace(model: nn.Module, inputs: Any, loss: Callable[..., torch.Tensor] | No
     fake = faker()
     fakes = [fake(tensor, f"input {i}") for i, tensor in enumerate(tensors)]
     standin = StandIn(module, signature, fake)
-    before = {id(m): m.training for m in module.modules()}
     path: list[str] = [""]
     try:
-        with labelled(module) as path, private.eager_kernels(), private.quiet_fakes(), torch.enable_grad():
+        with (
+            unchanged(module),
+            labelled(module) as path,
+            private.eager_kernels(),
+            private.quiet_fakes(),
+            torch.enable_grad(),
+        ):
             graph = private.export_joint(standin, tuple(fakes))
+        private.describe_as_mutations(graph, standin.rebound)
         refill_in_place(graph)
         drop_unused_statistics(graph)
     except CaptureError:
         raise
     except Exception as error:
         raise _explained(error, path) from error
-    finally:
-        for child in module.modules():
-            child.training = before.get(id(child), child.training)
     return graph, module, standin, signature, tensors, fakes
 
 

@@ -1,5 +1,8 @@
 """capture(): what is in the graph, without running the model."""
 
+import copy
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -266,3 +269,130 @@ def test_a_buffer_updated_in_place_may_be_read_by_what_follows():
         return (h * self.held + self.slow).cos()
 
     parity(stateful(step))
+
+
+class Keeper(nn.Module):
+    """Keeps what it can lay hands on: an activation, a table made once, counters, a history, a cached function."""
+
+    shared = {}
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.last, self.table, self.steps, self.history = nn.Linear(4, 4), None, None, 0, []
+        self.helper = Helper()
+
+    def forward(self, x):
+        self.steps += 1
+        if self.table is None:
+            self.table = torch.arange(4.0).cos()
+        if not hasattr(self, "mask"):
+            self.register_buffer("mask", torch.ones(4), persistent=False)
+        self.last = self.linear(x * self.table * self.mask * self.helper.scale() * ramp(4))
+        self.history.append(self.last)
+        self.shared["last"] = Keeper.newest = self.last
+        return self.last
+
+
+class Helper:
+    made = None
+
+    def scale(self):
+        if self.made is None:
+            self.made = torch.full((4,), 2.0)
+        return self.made
+
+
+@functools.lru_cache
+def ramp(n):
+    return torch.arange(float(n))
+
+
+def test_capture_leaves_what_forward_keeps_as_it_was():
+    model = Keeper()
+    before, history = dict(vars(model)), model.history
+    capture(model, torch.randn(3, 4), lambda y: y.sum())
+    assert vars(model) == before and model.history is history and not history and not model._buffers
+    assert not Keeper.shared and not hasattr(Keeper, "newest") and model.helper.made is None
+    copy.deepcopy(model)
+    assert type(ramp(4)) is torch.Tensor
+    with pytest.raises(CaptureError):
+        capture(model, torch.randn(3, 5), lambda y: y.sum())
+    assert vars(model) == before
+    model(torch.randn(3, 4)).sum().backward()
+
+
+def test_a_model_that_keeps_things_trains_as_planned():
+    class Cached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear, self.table = nn.Linear(4, 4), None
+
+        def forward(self, x):
+            if self.table is None:
+                self.table = torch.arange(4.0).cos()
+            return self.linear(x * self.table)
+
+    parity(Cached)
+
+
+def swaps(self, h, x):
+    y = h * self.slow + self.fast
+    self.slow, self.fast = self.fast, self.slow
+    return y
+
+
+def averages(self, h, x):
+    y = h * self.slow * h  # backward reads the old one
+    self.slow = (0.9 * self.slow + 0.1 * h.detach().mean(0)).clone()
+    self.count = self.count + 1
+    return y
+
+
+def remembers(self, h, x):
+    y = (h * self.held).cos() + self.held
+    self.held = y.detach()
+    self.slow = self.slow[:]
+    self.fast = self.slow.flip(0)
+    return y + self.fast
+
+
+def both(self, h, x):
+    y = h * self.slow
+    self.slow = self.slow + 1
+    self.slow.mul_(0.5)
+    self.fast.add_(self.slow)
+    self.held = x
+    return y + self.fast
+
+
+@pytest.mark.parametrize("step", [swaps, averages, remembers, both])
+def test_a_buffer_assigned_in_forward_is_updated(step):
+    parity(stateful(step))
+
+
+def test_an_assigned_buffer_is_updated_by_execute():
+    model, eager, x = stateful(averages)(), stateful(averages)(), torch.randn(3, 4)
+    execute(capture(model, x, lambda y: y.sum()))
+    eager(x)
+    assert torch.equal(model.slow, eager.slow) and model.count == 1
+
+
+@pytest.mark.parametrize(
+    "step, words",
+    [
+        (lambda self, h, x: setattr(self, "slow", h.detach()), "'slow' of Stateful.*another shape.*in place"),
+        (lambda self, h, x: setattr(self, "count", self.slow), "'count'.*another shape, dtype"),
+        (lambda self, h, x: setattr(self, "slow", None), "'slow'"),
+        (lambda self, h, x: setattr(self, "slow", self.linear.bias), "a parameter to the buffer 'slow'"),
+        (lambda self, h, x: setattr(self, "new", nn.Linear(4, 4)), "Linear 'new'.*run the model once"),
+    ],
+)
+def test_an_assignment_that_cannot_be_followed_is_refused_by_name(step, words):
+    def forward(self, h, x):
+        step(self, h, x)
+        return h
+
+    with pytest.raises(CaptureError, match=words):
+        capture(stateful(forward)(), torch.randn(3, 4), lambda y: y.sum())

@@ -438,23 +438,21 @@ def project(
     ----------
     joint : JointGraph
     node_of_op : int array, shape (ops,), optional
-        Groups forward ops into nodes (-1: no node). Default: one node per forward op that writes something
-        else than new buffers. Node numbers must be 0..n-1.
+        Groups forward ops into nodes (-1: no node). Default: one node per forward op, but for those that write
+        nothing but new buffers which no other forward op reads (a batch norm's count of batches). Node numbers
+        must be 0..n-1.
     names : sequence of str, optional
         Node names; default: the name of each node's last op.
 
     A node's memory is the bytes of its values, its time the sum of its ops'. An edge (u, v) says that an op
     of v reads a value of u.
     """
-    buffer = CATEGORIES.index("buffer")
     if node_of_op is None:
+        matters = joint.read_forward | (joint.value_category != CATEGORIES.index("buffer"))
         node_of_op = np.full(joint.n_ops, -1, dtype=np.int64)
-        count = 0
-        for op in np.flatnonzero(~joint.op_backward).tolist():
-            written = joint.writes.row(op)
-            if len(written) and (joint.value_category[written] != buffer).any():
-                node_of_op[op] = count
-                count += 1
+        nodes = np.unique(joint.writes.owners()[matters[joint.writes.index]])
+        nodes = nodes[~joint.op_backward[nodes]]
+        node_of_op[nodes] = np.arange(len(nodes))
     node_of_op = np.asarray(node_of_op, dtype=np.int64)
     n = int(node_of_op.max()) + 1 if len(node_of_op) else 0
     if n == 0:

@@ -223,6 +223,13 @@ class JointGraph:
         return frozen(self.writer_count == 0)
 
     @cached_property
+    def read_forward(self) -> np.ndarray:
+        """bool of shape (values,): a forward op reads it."""
+        found = np.zeros(self.n_values, dtype=bool)
+        found[self.reads.index[~self.op_backward[self.reads.owners()]]] = True
+        return frozen(found)
+
+    @cached_property
     def baseline(self) -> int:
         """Bytes of the resident values."""
         return int(self.value_bytes[self.resident].sum())
@@ -257,7 +264,7 @@ class JointGraph:
 
     @cached_property
     def graph(self) -> ComputationGraph:
-        """The forward part as a ComputationGraph: one node per forward op that writes something.
+        """The forward part as a ComputationGraph: one node per forward op whose values another op may need.
 
         A node's memory is the sum of its values; its joint graph is this one.
         """

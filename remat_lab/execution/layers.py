@@ -34,7 +34,7 @@ def layers(graph: StorageGraph) -> ComputationGraph:
         If no forward op makes an activation.
     """
     joint = graph.joint
-    buffer = CATEGORIES.index("buffer")
+    matters = joint.read_forward | (joint.value_category != CATEGORIES.index("buffer"))
     forward = {graph.nodes[i]: i for i in range(joint.n_ops) if not joint.op_backward[i]}
     group_of: dict[Any, int] = {}  # fx node -> layer
     group_of_call: dict[int, int] = {}
@@ -44,8 +44,7 @@ def layers(graph: StorageGraph) -> ComputationGraph:
         label = label_of(fx_node)
         op = forward.get(fx_node)
         if op is not None:
-            made = [value for _, value in graph.written[op] if joint.value_category[value] != buffer]
-            if not made:
+            if not any(matters[value] for _, value in graph.written[op]):
                 continue
             layer = group_of_call.get(label.call) if label.call else None
             if layer is None:

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from ..graph import ComputationGraph
+from ..joint import JointGraph
 from ..memo import memo
 from ..schedule import Schedule
 from .lower_sets import Family, nodes_of
@@ -139,6 +140,7 @@ def schedule_keeping(graph: ComputationGraph, segment: np.ndarray, kept: np.ndar
             *joint.writes,
             *joint.writers,
             _first_writer(graph),
+            _is_output(joint),
         ),
     )
 
@@ -161,6 +163,12 @@ def _first_writer(graph: ComputationGraph) -> np.ndarray:
         return first
 
     return memo(graph.joint, "first_writer", make)
+
+
+def _is_output(joint: JointGraph) -> np.ndarray:
+    output = np.zeros(joint.n_values, dtype=np.bool_)
+    output[joint.outputs] = True
+    return output
 
 
 def _segments(bits: np.ndarray, n: int) -> np.ndarray:
@@ -233,12 +241,14 @@ def _canonical_ops(
     writer_start,
     writer_index,
     writer,
+    output,
 ):
     """Op order of a canonical strategy.
 
     Forward ops run by segment, then plain order; backward ops by falling segment, then plain order. Before
     each, whatever forward values it lacks are computed again, with their missing ancestors, in plain order;
-    they stay until the end of the segment, or longer when an earlier segment's backward op reads them.
+    they stay until the end of the segment, or longer when an earlier segment's backward op reads them. Outputs
+    of the graph, once made, stay: Schedule.from_ops holds them anyway.
     """
     ops = len(node_of_op)
     values = len(writer)
@@ -325,7 +335,7 @@ def _canonical_ops(
         out[count] = op
         count += 1
         stays = backward[op] or node_of_op[op] < 0 or kept[node_of_op[op]]
-        if stays:
-            for e in range(write_start[op], write_start[op + 1]):
+        for e in range(write_start[op], write_start[op + 1]):
+            if stays or output[write_index[e]]:
                 there[write_index[e]] = True
     return out[:count].copy()

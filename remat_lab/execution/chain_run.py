@@ -2,13 +2,16 @@
 
 Hidden-only steps run without autograd. Internal steps run with it, from a detached hidden state; their
 autograd graph is the internal state. A backward step consumes that graph. What a step draws or changes when
-it runs again is what it drew and changed the first time: random states and moving buffers are kept per step.
+it runs again is what it drew and changed the first time: random states are kept per step, moving buffers from
+the start, or, where several steps move the same ones, with each hidden state as a part of it.
+
+The total loss is added up when steps first run, which is in their order, as in eager: one number is held.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,8 +33,8 @@ class ChainRun:
     stages : Stages
     schedule : Schedule on ``chain.joint``
     call : Call
-    losses_ahead : compute each step's loss when it first runs, so that the total is known before the
-        backward pass (a training loop asks for it there); otherwise when its internal state is made
+    losses_ahead : compute each step's loss when it first runs. False, to time steps that run again: when its
+        internal state is made, unless steps draw
 
     Attributes
     ----------
@@ -40,7 +43,7 @@ class ChainRun:
     """
 
     def __init__(
-        self, chain: Chain, stages: Stages, schedule: Schedule, call: Call, *, losses_ahead: bool = False
+        self, chain: Chain, stages: Stages, schedule: Schedule, call: Call, *, losses_ahead: bool = True
     ):
         self.chain, self.stages, self.schedule, self.call = chain, stages, schedule, call
         self.losses_ahead = losses_ahead or stages.draws
@@ -49,7 +52,8 @@ class ChainRun:
         self.graphs: dict[int, tuple[State, State, torch.Tensor | None]] = {}
         self.bare: set[int] = set()  # steps whose hidden state is held outside an internal state
         self.gradients: dict[int, list[torch.Tensor | None]] = {}
-        self.losses: dict[int, torch.Tensor] = {}
+        self.total: torch.Tensor | None = None
+        self.counted = np.zeros(chain.steps + 1, dtype=bool)  # steps whose loss is in the total
         self.loss_gradient: torch.Tensor | None = None
         self.shadows = Shadows(stages.module)
         device = next((x.device for x in call.initial), torch.device("cpu"))
@@ -58,10 +62,12 @@ class ChainRun:
         self.entry_random = self.random.save() if stages.draws else None
         self.buffers = Buffers(stages.module) if stages.moves_buffers else None
         self.entry_buffers = self.buffers.copies() if self.buffers else None
-        self.states: dict[int, tuple[Any, tuple[Buffers, State] | None]] = {}
+        self.random_states: dict[int, Any] = {}
+        self.moved: dict[int, State] = {}  # the buffers after step t, where several steps move the same
+        if self.entry_buffers is not None and stages.shares_buffers:
+            self.moved[0] = self.entry_buffers
         self.visited = np.zeros(chain.steps + 1, dtype=bool)
-        runs = schedule.run_counts
-        self.runs_again = runs[: 2 * chain.steps].reshape(-1, 2).sum(axis=1) > 1
+        self.runs_left = schedule.run_counts[: 2 * chain.steps].reshape(-1, 2).sum(axis=1)
         self.held = np.zeros((len(schedule), 2), dtype=np.int64)
         kind = device.type
         self.autocast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
@@ -114,7 +120,8 @@ class ChainRun:
             self._forward(code // 2 + 1, keep=bool(code % 2))
         elif code == 2 * T:
             if self.loss_gradient is None:
-                self.loss_gradient = torch.ones((), device=self.device)
+                assert self.total is not None
+                self.loss_gradient = torch.ones_like(self.total)
         else:
             self._backward(3 * T + 1 - code)
 
@@ -125,12 +132,15 @@ class ChainRun:
             (self.graphs if value % 2 else self.hidden).pop(t, None)
             if not value % 2:
                 self.bare.discard(t)
+                self.moved.pop(t, None)
         elif value < 3 * T:
             self.gradients.pop(value - 2 * T + 1, None)
 
     def _forward(self, t: int, keep: bool) -> None:
         first = not self.visited[t]
-        with self._replayed(t, first):
+        self.visited[t] = True
+        self.runs_left[t - 1] -= 1
+        with self._replayed(t, first) as moved:
             if keep:
                 self._internal(t)
             else:
@@ -139,8 +149,27 @@ class ChainRun:
                     self.hidden[t], loss = self.stages.step(t, self.hidden[t - 1], self.call, wanted)
                 self.bare.add(t)
                 if loss is not None:
-                    self.losses[t] = loss
-        self.visited[t] = True
+                    self._count(t, loss)
+                del loss
+        if self.buffers and self.moved and t < self.chain.steps:
+            self.moved.pop(t, None)
+            if not first:
+                self.moved[t] = moved
+            elif self.runs_left[t] > 1:  # step t + 1 runs again
+                self.moved[t] = self.buffers.copies()
+
+    def _count(self, t: int, loss: torch.Tensor) -> None:
+        """Add a step's loss to the total, once. In place, to hold one number: some losses keep a large storage."""
+        if self.counted[t]:
+            return
+        self.counted[t] = True
+        loss = loss.detach()
+        if self.total is None:
+            self.total = loss.clone()
+        elif (self.total.dtype, self.total.shape) == (loss.dtype, loss.shape):
+            self.total.add_(loss)
+        else:
+            self.total = self.total + loss
 
     def _internal(self, t: int) -> None:
         leaves = []
@@ -152,8 +181,8 @@ class ChainRun:
         self.graphs[t] = leaves, out, loss
         self.bare.discard(t)
         self.hidden[t] = [x.detach() for x in out]
-        if loss is not None and t not in self.losses:
-            self.losses[t] = loss.detach()
+        if loss is not None:
+            self._count(t, loss)
 
     def _backward(self, t: int) -> None:
         leaves, out, loss = self.graphs.pop(t)
@@ -179,34 +208,37 @@ class ChainRun:
         return torch.autocast(self.device.type, dtype=dtype, cache_enabled=False)
 
     @contextlib.contextmanager
-    def _replaying(self, t: int):
-        random, moving = self.states[t]
-        now = self.random.save() if random is not None else None
-        if random is not None:
-            self.random.restore(random)
+    def _replayed(self, t: int, first: bool) -> Iterator[State]:
+        """The first run remembers the random state and the buffers it began with; later ones begin there.
+
+        The list given is filled with the buffers that a later run leaves.
+        """
+        draws, again = self.stages.draws, self.runs_left[t - 1] > 0
+        if first:
+            if draws and again:
+                self.random_states[t] = self.random.save()
+            yield []
+            return
+        now = self.random.save() if draws else None
+        if draws:
+            self.random.restore(self.random_states[t] if again else self.random_states.pop(t))
         try:
-            with moving[0].lent(moving[1]) if moving else contextlib.nullcontext():
-                yield
+            if self.buffers:
+                buffers, before = self._before(t)
+                with buffers.lent(before) as moved:
+                    yield moved
+            else:
+                yield []
         finally:
             if now is not None:
                 self.random.restore(now)
 
-    def _replayed(self, t: int, first: bool) -> contextlib.AbstractContextManager[None]:
-        """The first run remembers the random state and the buffers it began with; later ones begin there."""
-        if not (self.stages.draws or self.stages.moves_buffers) or not self.runs_again[t - 1]:
-            return contextlib.nullcontext()
-        if not first:
-            return self._replaying(t)
-        random = self.random.save() if self.stages.draws else None
-        self.states[t] = random, self._moving(t) if self.buffers else None
-        return contextlib.nullcontext()
-
-    def _moving(self, t: int) -> tuple[Buffers, State]:
-        """The buffers of step t as they are before it first runs: as at the start, unless other steps move them."""
+    def _before(self, t: int) -> tuple[Buffers, State]:
+        """The buffers of step t, and what they are before its first run: as at the start, unless others move them."""
         assert self.buffers is not None and self.entry_buffers is not None
+        if self.moved:
+            return self.buffers, self.moved[t - 1]
         own = Buffers(*self.stages.modules_at(t))
-        if self.stages.shares_buffers:
-            return own, own.copies()
         at_start = dict(zip(self.buffers.places, self.entry_buffers))
         return own, [at_start[place] for place in own.places]
 
@@ -247,16 +279,15 @@ class ChainRun:
     # -- what a run leaves -----------------------------------------------------------------------------------
     def loss(self) -> torch.Tensor:
         """The sum of the steps' losses, in order of the steps."""
-        total = None
-        for t in sorted(self.losses):
-            total = self.losses[t] if total is None else total + self.losses[t]
-        assert total is not None
-        return total
+        assert self.total is not None
+        return (
+            self.total.detach()
+        )  # not itself: as an output of autograd's it would hold the run, which holds it
 
     def release(self) -> None:
-        """Let go of every tensor but the losses."""
+        """Let go of every tensor but the total loss and the buffers at the start."""
         self.hidden = {0: self.call.initial}
-        self.graphs, self.gradients, self.states = {}, {}, {}
+        self.graphs, self.gradients, self.moved, self.random_states = {}, {}, {}, {}
         self.shadows.release()
 
     def abandon(self) -> None:

@@ -40,8 +40,7 @@ class ChainModule(nn.Module):
     it can start the next piece of a long sequence (truncated backpropagation); the loss alone for an
     nn.Sequential. A shorter or longer sequence is planned with the same method and budget when it first comes.
 
-    What a step holds is what the plan says, and beside it the state, for as long as the caller holds that, and one
-    copy of the buffers, where steps change them.
+    What a step holds is what the plan says, and beside it the state, for as long as the caller holds that.
     """
 
     def __init__(self, chain: ModelChain, plan: Plan):
@@ -60,7 +59,7 @@ class ChainModule(nn.Module):
         if not torch.is_grad_enabled():
             loss, last = _without_gradients(chain, call)
         else:
-            run = ChainRun(chain, chain.stages, schedule, call, losses_ahead=True)
+            run = ChainRun(chain, chain.stages, schedule, call)
             loss, *last = _Step.apply(run, len(call.initial), *call.initial, *run.shadows.parameters)
         if not isinstance(chain.stages, RecurrentStages):
             return loss

@@ -8,7 +8,9 @@ net = apply_chain(chain, plan)          # loss, state = net(inputs, targets, sta
 
 from __future__ import annotations
 
+import contextlib
 import time as clock
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -117,7 +119,7 @@ def from_sequential(
 def _groups(model: nn.Sequential, inputs: Any) -> list[nn.Sequential]:
     """The stages: modules joined to the one before where they share memory with it."""
     groups: list[list[nn.Module]] = []
-    with as_it_was(model, []), torch.no_grad():
+    with _as_it_was(model, []), torch.no_grad():
         x = inputs
         for i, module in enumerate(model):
             before = flatten(x)[0]
@@ -184,7 +186,7 @@ def from_rnn(
     _enough(inputs, steps, "inputs")
     if loss_at == "every" and targets is not None:
         _enough(targets, steps, "targets")
-    with as_it_was(cell, []), torch.no_grad():
+    with _as_it_was(cell, []), torch.no_grad():
         result = cell(inputs[0]) if state is None else cell(inputs[0], state)
     gives_output = isinstance(cell, nn.RNNBase) or (state is not None and _is_pair(result, state))
     example = result[1] if gives_output else result
@@ -210,10 +212,17 @@ def _enough(sequence: Any, steps: int, what: str) -> None:
         raise ValueError(f"{what} holds {len(sequence)} steps, the chain has {steps}")
 
 
+@contextlib.contextmanager
+def _as_it_was(module: nn.Module, tensors: State) -> Iterator[None]:
+    """As :func:`as_it_was`, for buffers that steps bind anew as well."""
+    with as_it_was(module, tensors), Buffers(module).kept():
+        yield
+
+
 # -- measuring -----------------------------------------------------------------------------------------------
 def _measure(stages: Stages, call: Call, steps: int, into: Stages | None = None) -> dict[str, Any]:
     """Costs per step: every hidden step once, then a plain forward and backward pass, measured as they run."""
-    with as_it_was(stages.module, []):
+    with _as_it_was(stages.module, []):
         hidden = _dry_run(stages, call, steps)
         if into is not None:
             into.draws, into.moves_buffers = stages.draws, stages.moves_buffers
@@ -223,29 +232,45 @@ def _measure(stages: Stages, call: Call, steps: int, into: Stages | None = None)
         schedule = Schedule.from_ops(shape.joint, [*order, *range(2 * steps, 3 * steps + 1)])
         warm = ChainRun(shape, stages, schedule, call)  # a first call may allocate caches that stay
         warm.advance()
-        loss = storage_bytes([warm.losses[steps]])
+        loss = warm.loss().nbytes
         levels = _levels(shape, stages, schedule, call)
         seconds = np.median([_seconds(shape, stages, schedule, call) for _ in range(REPEATS)], axis=0)
     runs = np.flatnonzero(schedule.actions >= 0)
-    before = np.concatenate([[0], levels.after])[runs]
+    moving = Buffers(stages.module).bytes if stages.moves_buffers else 0
+    before = np.concatenate([[moving], levels.after])[runs]
     extra, made = levels.during[runs] - before, levels.after[runs] - before
     first, last = slice(0, steps), slice(-1, -steps - 1, -1)
     second = slice(steps, 2 * steps)
-    parameters = [p for p in stages.module.parameters() if p.requires_grad]
-    recurrent = isinstance(stages, RecurrentStages)
     gradient = hidden.copy()
     gradient[-1] = 0  # the loss is inside the last step
-    # Its value and its gradient stay to the end. The chain has no values for them: they are counted with the
-    # gradients that the last step's backward leaves, and while that runs, the one that is there before it.
-    extra[last.start] += loss
-    if stages.moves_buffers:  # a step that runs again works on clones of its buffers
-        extra[first] += [Buffers(*stages.modules_at(t)).bytes for t in range(1, steps + 1)]
+    parameters = [p for p in stages.module.parameters() if p.requires_grad]
+    recurrent = isinstance(stages, RecurrentStages)
     if recurrent:
-        parameter_gradient: Any = sum(p.numel() * p.element_size() for p in parameters) + 2 * loss
+        parameter_gradient: Any = np.array([sum(p.numel() * p.element_size() for p in parameters)])
     else:
         assert isinstance(stages, SequentialStages)
         parameter_gradient = _own_parameters(stages)
-        parameter_gradient[-1] += 2 * loss
+    # What the chain has no values for. The loss's gradient is there when the last step's backward begins, and stays
+    # to the end: counted with the gradients that this backward leaves. So is the total loss where only the last step
+    # has one; it is part of that step's internal state until then. Where earlier steps have one, it is beside all
+    # they do, as is the copy of the buffers that a run begins with.
+    extra[last.start] += loss
+    parameter_gradient[-1] += loss
+    beside = moving
+    if any(stages.has_loss(t) for t in range(1, steps)):
+        beside += loss
+    else:
+        made[second][-1] += loss
+        extra[second][-1] = max(extra[second][-1], made[second][-1])
+        parameter_gradient[-1] += loss
+    if stages.moves_buffers:  # a step that runs again works on clones of its buffers
+        modules = [
+            [stages.module] if stages.shares_buffers else stages.modules_at(t) for t in range(1, steps + 1)
+        ]
+        extra[first] += [Buffers(*m).bytes for m in modules]
+        if stages.shares_buffers:  # and a hidden state has those after its step
+            hidden += moving
+    extra += beside
     wanted = [x for x in call.initial if x.requires_grad]
     times = [
         _typical(seconds[runs][part]) if recurrent else seconds[runs][part] for part in (first, second, last)
@@ -260,7 +285,7 @@ def _measure(stages: Stages, call: Call, steps: int, into: Stages | None = None)
         "workspace": extra[first],
         "internal_workspace": extra[second],
         "backward_workspace": extra[last],
-        "parameter_gradient": parameter_gradient,
+        "parameter_gradient": int(parameter_gradient[0]) if recurrent else parameter_gradient,
         "input_gradient": sum(x.numel() * x.element_size() for x in wanted),
         "input_bytes": storage_bytes(
             [*stages.module.parameters(), *stages.module.buffers(), *_tensors(call)]
@@ -316,9 +341,9 @@ def _dry_run(stages: Stages, call: Call, steps: int) -> np.ndarray:
 
 def _levels(chain: Chain, stages: Stages, schedule: Schedule, call: Call) -> Levels:
     """Memory during and after every action, from a run that changes nothing."""
-    run = ChainRun(chain, stages, schedule, call)
-    meter = meter_for(run.device)
+    meter = meter_for(call.initial[0].device)
     with meter:
+        run = ChainRun(chain, stages, schedule, call)
         run.advance(mark=meter.mark)
     run.abandon()
     n = len(schedule)
@@ -328,7 +353,7 @@ def _levels(chain: Chain, stages: Stages, schedule: Schedule, call: Call) -> Lev
 
 def _seconds(chain: Chain, stages: Stages, schedule: Schedule, call: Call) -> np.ndarray:
     """Wall-clock time of every action, from a run that changes nothing."""
-    run = ChainRun(chain, stages, schedule, call)
+    run = ChainRun(chain, stages, schedule, call, losses_ahead=False)
     ticks = [clock.perf_counter()]
 
     def mark() -> None:
@@ -413,9 +438,9 @@ def plain_chain(chain: ModelChain, *, measure: bool = True) -> Measurement:
 
     levels = Levels(*[np.zeros(0, np.int64)] * 2)
     if measure:
-        with as_it_was(stages.module, call.initial):
+        with _as_it_was(stages.module, call.initial):
             step()
-        with as_it_was(stages.module, call.initial):
+        with _as_it_was(stages.module, call.initial):
             meter = meter_for(chain.device)
             with meter:
                 step()
@@ -488,7 +513,7 @@ def _initial(own: Call, inputs: Any, stages: RecurrentStages) -> State:
     """The chain's own initial state, or zeros for another batch size, as the cell makes them."""
     if inputs is own.inputs or _shape(inputs[0]) == _shape(own.inputs[0]):
         return own.initial
-    with as_it_was(stages.cell, []), torch.no_grad():
+    with _as_it_was(stages.cell, []), torch.no_grad():
         result = stages.cell(inputs[0])
     flat, _ = flatten(result[1] if stages.gives_output else result)
     return [torch.zeros_like(x) for x in flat]

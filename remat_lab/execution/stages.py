@@ -297,18 +297,26 @@ class Buffers:
             return [owner._buffers[name].clone() for owner, name in self.places]
 
     @contextlib.contextmanager
-    def lent(self, copies: State) -> Iterator[None]:
-        """Clones of ``copies`` are the module's buffers in here."""
-        own = [owner._buffers[name] for owner, name in self.places]
-        try:
+    def lent(self, copies: State) -> Iterator[State]:
+        """Clones of ``copies`` are the module's buffers in here; the list given has, at the end, what they became."""
+        became: State = []
+        with self.kept():
             for (owner, name), copy in zip(self.places, copies):
                 owner._buffers[name] = copy.clone()
-            yield
-        finally:
-            for (owner, name), buffer in zip(self.places, own):
-                owner._buffers[name] = buffer
+            yield became
+            became += [owner._buffers[name] for owner, name in self.places]
 
     def restore(self, copies: State) -> None:
         with torch.no_grad():
             for (owner, name), copy in zip(self.places, copies):
                 owner._buffers[name].copy_(copy)
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """The tensors that are the buffers are so again at the end: a step may bind a buffer anew."""
+        own = [owner._buffers[name] for owner, name in self.places]
+        try:
+            yield
+        finally:
+            for (owner, name), buffer in zip(self.places, own):
+                owner._buffers[name] = buffer

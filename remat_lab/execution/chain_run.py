@@ -46,7 +46,10 @@ class ChainRun:
         self, chain: Chain, stages: Stages, schedule: Schedule, call: Call, *, losses_ahead: bool = True
     ):
         self.chain, self.stages, self.schedule, self.call = chain, stages, schedule, call
-        self.losses_ahead = losses_ahead or stages.draws
+        # Dropout may draw and statistics may move in other modes than those measured: then all is kept.
+        other = stages.modes_now() != stages.modes
+        self.draws, moves = stages.draws or other, stages.moves_buffers or other
+        self.losses_ahead = losses_ahead or self.draws
         self.position = 0
         self.hidden: dict[int, State] = {0: call.initial}
         self.graphs: dict[int, tuple[State, State, torch.Tensor | None]] = {}
@@ -59,8 +62,8 @@ class ChainRun:
         device = next((x.device for x in call.initial), torch.device("cpu"))
         self.device = device
         self.random = RandomState(device)
-        self.entry_random = self.random.save() if stages.draws else None
-        self.buffers = Buffers(stages.module) if stages.moves_buffers else None
+        self.entry_random = self.random.save() if self.draws else None
+        self.buffers = Buffers(stages.module) if moves else None
         self.entry_buffers = self.buffers.copies() if self.buffers else None
         self.random_states: dict[int, Any] = {}
         self.moved: dict[int, State] = {}  # the buffers after step t, where several steps move the same
@@ -213,7 +216,7 @@ class ChainRun:
 
         The list given is filled with the buffers that a later run leaves.
         """
-        draws, again = self.stages.draws, self.runs_left[t - 1] > 0
+        draws, again = self.draws, self.runs_left[t - 1] > 0
         if first:
             if draws and again:
                 self.random_states[t] = self.random.save()
@@ -253,7 +256,7 @@ class ChainRun:
         read += [("the targets", x) for x in tensors_in(self.call.targets)]
         read += [("the initial state", x) for x in self.call.initial]
         self.read = [(name, x, x._version) for name, x in read if not x.is_inference()]
-        self.modes = [module.training for module in self.stages.module.modules()]
+        self.modes = self.stages.modes_now()
 
     def check_untouched(self) -> None:
         """Autograd's rule: what backward reads must be what forward read.
@@ -267,7 +270,7 @@ class ChainRun:
         changed = next((name for name, x, version in self.read if x._version != version), "")
         if changed:
             what, do = f"{changed!r} was modified in place", "step the optimizer after backward"
-        elif self.modes != [module.training for module in self.stages.module.modules()]:
+        elif self.modes != self.stages.modes_now():
             what, do = "train() or eval() was called", "call it after backward"
         else:
             return

@@ -7,16 +7,18 @@ loss.backward()
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..errors import InfeasibleBudget, UnknownMethod
 from ..plan import Plan, solve
 from ..schedule import Schedule
 from .chain_run import ChainRun
-from .chains import ModelChain, call_of, model_chain, schedule_on
-from .stages import Call, RecurrentStages, State, rebuild
+from .chains import ModelChain, autocast_dtype, call_of, model_chain, schedule_on
+from .stages import Call, RecurrentStages, Stages, State, rebuild, tensors_in
 
 
 def apply_chain(chain: ModelChain, plan: Plan) -> ChainModule:
@@ -40,6 +42,9 @@ class ChainModule(nn.Module):
     it can start the next piece of a long sequence (truncated backpropagation); the loss alone for an
     nn.Sequential. A shorter or longer sequence is planned with the same method and budget when it first comes.
 
+    Inputs larger than those measured, or another mode or autocast than then, run just as well, but may take more
+    memory than planned: a warning says so, once for each reason.
+
     What a step holds is what the plan says, and beside it the state, for as long as the caller holds that.
     """
 
@@ -48,6 +53,7 @@ class ChainModule(nn.Module):
         self.module = chain.stages.module
         self._chain, self._plan = chain, plan
         self._schedules = {chain.steps: (chain, schedule_on(chain, plan))}
+        self._warned: set[str] = set()
 
     def forward(self, inputs: Any = None, targets: Any = None, state: Any = None) -> Any:
         chain = self._chain
@@ -59,6 +65,7 @@ class ChainModule(nn.Module):
         if not torch.is_grad_enabled():
             loss, last = _without_gradients(chain, call)
         else:
+            self._warn(call)
             run = ChainRun(chain, chain.stages, schedule, call)
             loss, *last = _Step.apply(run, len(call.initial), *call.initial, *run.shadows.parameters)
         if not isinstance(chain.stages, RecurrentStages):
@@ -68,9 +75,52 @@ class ChainModule(nn.Module):
     def _planned(self, steps: int) -> tuple[ModelChain, Schedule]:
         if steps not in self._schedules:
             chain, plan = self._chain.of_length(steps), self._plan
-            other = solve(chain, plan.budget, plan.method, accounting=plan.accounting)
+            try:
+                other = solve(chain, plan.budget, plan.method, accounting=plan.accounting)
+            except InfeasibleBudget as error:
+                raise InfeasibleBudget(
+                    f"a sequence of {steps} steps: {error}", minimum=error.minimum
+                ) from None
+            except UnknownMethod:
+                raise ValueError(
+                    f"the plan is for {self._chain.steps} steps, and {plan.method!r}, which would plan {steps}, is no "
+                    "registered method: register it, or give sequences of that length"
+                ) from None
             self._schedules[steps] = chain, schedule_on(chain, other)
         return self._schedules[steps]
+
+    def _warn(self, call: Call) -> None:
+        """Say once, for each reason, that a call may not keep the budget."""
+        chain = self._chain
+        now, then = _tensors(call, chain.stages), _tensors(chain.call, chain.stages)
+        larger = [
+            (a, b)
+            for a, b in zip(now, then)
+            if a.numel() > b.numel() or (a.dtype, a.device) != (b.dtype, b.device)
+        ]
+        autocast = autocast_dtype(chain.device)
+        reasons = [f"planned for {_described(b)}, got {_described(a)}" for a, b in larger[:1]]
+        if autocast != chain.autocast:
+            reasons.append(f"planned for autocast {chain.autocast or 'off'}, it is {autocast or 'off'}")
+        if chain.stages.modes_now() != chain.stages.modes:
+            reasons.append("planned for other modes (train or eval) of the modules")
+        for reason in reasons:
+            if reason not in self._warned:
+                self._warned.add(reason)
+                warnings.warn(
+                    f"{reason}: the budget is not kept; measure the chain on what it is trained on",
+                    stacklevel=5,
+                )
+
+
+def _tensors(call: Call, stages: Stages) -> State:
+    """The tensors whose sizes decide a step's memory."""
+    first = tensors_in(call.inputs[0]) if isinstance(stages, RecurrentStages) else []
+    return [*call.initial, *first]
+
+
+def _described(x: torch.Tensor) -> str:
+    return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')} on {x.device}"
 
 
 def _without_gradients(chain: ModelChain, call: Call) -> tuple[torch.Tensor, State]:

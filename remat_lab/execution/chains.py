@@ -44,11 +44,13 @@ class ModelChain(Chain):
     ----------
     stages : Stages
     call : Call, the inputs, targets and initial state it was measured with
+    autocast : the dtype it was measured under, or None
     """
 
     def __init__(self, steps: int, stages: Stages, call: Call, **costs: Any):
         super().__init__(steps, keeps_input=True, time_unit="s", **costs)
         self.stages, self.call, self._costs = stages, call, costs
+        self.autocast = autocast_dtype(self.device)
 
     def of_length(self, steps: int) -> ModelChain:
         """The same recurrent chain for fewer or more steps: the middle steps' costs are repeated.
@@ -65,11 +67,17 @@ class ModelChain(Chain):
         if steps < 1:
             raise ValueError(f"a sequence needs at least one step, got {steps}")
         costs = {k: stretched(v, steps) if np.ndim(v) else v for k, v in self._costs.items()}
-        return ModelChain(steps, self.stages.of_length(steps), self.call, **costs)
+        chain = ModelChain(steps, self.stages.of_length(steps), self.call, **costs)
+        chain.autocast = self.autocast
+        return chain
 
     @property
     def device(self) -> torch.device:
         return self.call.initial[0].device
+
+
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
 
 
 def stretched(values: np.ndarray, steps: int) -> np.ndarray:

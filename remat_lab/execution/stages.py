@@ -42,7 +42,8 @@ class Stages(abc.ABC):
     Attributes
     ----------
     module : nn.Module with every parameter and buffer the steps use
-    draws : whether a step draws random numbers
+    measured : the modules that were measured, with their names; ``modes``: whether they were in training mode
+    draws : whether a step draws random numbers (in these modes; likewise below)
     moves_buffers : whether a step changes buffers (batch norm's statistics)
     shares_buffers : whether several steps have a buffer in common
     """
@@ -55,6 +56,10 @@ class Stages(abc.ABC):
     def __init__(self, model: nn.Module, loss: Callable[..., torch.Tensor] | None):
         self.model, self.loss = model, loss
         self.measured = self._modules()
+        self.modes = self.modes_now()
+
+    def modes_now(self) -> list[bool]:
+        return [module.training for _, module in self.measured]
 
     def _modules(self) -> list[tuple[str, nn.Module]]:
         """Every module under the name the user knows it by."""
@@ -149,7 +154,8 @@ class RecurrentStages(Stages):
     def of_length(self, steps: int) -> RecurrentStages:
         """The same cell for another number of steps."""
         other = RecurrentStages(self.cell, steps, self.spec, self.loss, self.loss_at, self.gives_output)
-        other.draws, other.moves_buffers, other.measured = self.draws, self.moves_buffers, self.measured
+        other.draws, other.moves_buffers = self.draws, self.moves_buffers
+        other.measured, other.modes = self.measured, self.modes
         return other
 
     def step(self, t, hidden, call, want_loss):

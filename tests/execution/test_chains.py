@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -497,6 +499,7 @@ def test_what_the_backward_reads_must_be_what_the_forward_read():
         with pytest.raises(rl.ExecutionError, match=message):
             loss.backward()
         assert all(p.grad is None for p in model.parameters())
+        model.train()
     loss = net(x, y)
     old, model[4].weight = model[4].weight, nn.Parameter(torch.zeros(8, 8))
     loss.backward()  # a parameter put in place of another is the next step's
@@ -530,6 +533,51 @@ def test_a_module_changed_after_measuring_is_noticed():
     chain.stages.loss.head[0] = nn.Linear(24, 5)
     with pytest.raises(ValueError, match=r"module 'loss\.head\.0' of the LSTMCell was replaced"):
         rl.execute(chain, None)
+
+
+def test_a_call_beyond_what_was_measured_warns_once():
+    chain, net = planned(maps())
+    y = torch.tensor([0, 1, 2, 3])
+    with pytest.warns(
+        UserWarning, match=r"planned for \(4, 8\) float32 on cpu, got \(8, 8\).*budget is not kept"
+    ):
+        net(torch.randn(8, 8), torch.cat([y, y])).backward()
+    with (
+        pytest.warns(UserWarning, match="autocast off, it is torch.bfloat16"),
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        net(torch.randn(4, 8), y).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net(torch.randn(8, 8), torch.cat([y, y])).backward()  # the same reason
+        net(torch.randn(2, 8), y[:2]).backward()
+        with torch.no_grad():
+            net(torch.randn(9, 8), torch.cat([y, y, y[:1]]))
+    recurrent_chain = rl.Chain.from_rnn(nn.GRUCell(3, 4), 6, batch=2)
+    net = rl.apply_chain(recurrent_chain, rl.solve(recurrent_chain, "min", "chen-sqrt"))
+    with pytest.warns(UserWarning, match=r"got \(3, 4\)"):
+        net(torch.randn(6, 3, 3))
+    with pytest.raises(rl.InfeasibleBudget, match="a sequence of 60 steps: chen-sqrt cannot fit"):
+        net(torch.randn(60, 2, 3))
+    with pytest.raises(TypeError, match="plan must be a Plan"):
+        rl.apply_chain(chain, None)
+
+
+@pytest.mark.parametrize("recurrent_one", [False, True])
+def test_a_chain_measured_in_eval_mode_trains_as_eager_does(recurrent_one):
+    """What draws or moves in training mode only is replayed all the same."""
+    if recurrent_one:
+        cell = Noisy().eval()
+        state = (torch.zeros(8, 10), torch.zeros(8, 10))
+        chain = rl.Chain.from_rnn(cell, 12, inputs=torch.randn(12, 8, 6), state=state, loss_at="every")
+    else:
+        chain = rl.Chain.from_sequential(blocks().eval(), torch.randn(8, 3, 24, 24))
+    plan = rl.solve(chain, "min", "revolve")
+    chain.stages.model.train()
+    want = left_behind(chain, lambda: rl.plain_chain(chain, measure=False))
+    assert_equal(left_behind(chain, lambda: rl.execute(chain, plan)), want)
+    with pytest.warns(UserWarning, match="planned for other modes"):
+        rl.apply_chain(chain, plan)()
 
 
 # -- saying no -----------------------------------------------------------------------------------------------

@@ -107,8 +107,8 @@ def from_sequential(
     Raises
     ------
     CaptureError
-        If a module changes its input in place and is the first, returns something else than tensors, or the
-        loss is not one number.
+        If a module fails, changes its input in place and is the first, or returns something else than tensors; if
+        the loss fails or is not one number; or if the model has a forward of its own, besides its modules in a row.
     TypeError
         If ``model`` is no nn.Sequential.
     """
@@ -116,7 +116,13 @@ def from_sequential(
         raise TypeError(f"model must be an nn.Sequential, got {type(model).__name__}; wrap its stages in one")
     if not len(model):
         raise CaptureError("an nn.Sequential without modules has no stages")
-    initial, spec = flatten(inputs)
+    if type(model).forward is not nn.Sequential.forward:
+        raise CaptureError(
+            f"{type(model).__name__} has a forward of its own, which need not run its modules in a row: give those, in "
+            "an nn.Sequential"
+        )
+    with _naming("the inputs"):
+        initial, spec = flatten(inputs)
     call = Call(inputs, targets, initial)
     stages = SequentialStages(model, _groups(model, inputs), loss)
     stages.specs[0] = spec
@@ -129,10 +135,12 @@ def _groups(model: nn.Sequential, inputs: Any) -> list[nn.Sequential]:
     groups: list[list[nn.Module]] = []
     with _as_it_was(model, []), torch.no_grad():
         x = inputs
-        for i, module in enumerate(model):
+        for i, (name, module) in enumerate(model._modules.items()):
             before = flatten(x)[0]
             versions = [a._version for a in before]
-            x = module(x)
+            with _naming(f"stage {len(groups) + 1}, module {name!r} ({type(module).__name__})"):
+                x = module(x)
+                flatten(x)
             changed = versions != [a._version for a in before]
             if changed and not i:
                 raise CaptureError(
@@ -146,6 +154,17 @@ def _groups(model: nn.Sequential, inputs: Any) -> list[nn.Sequential]:
             else:
                 groups.append([module])
     return [nn.Sequential(*group) for group in groups]
+
+
+@contextlib.contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Raise what fails in here as a CaptureError that says what it was."""
+    try:
+        yield
+    except CaptureError as error:
+        raise CaptureError(f"{what}: {error}") from error
+    except Exception as error:
+        raise CaptureError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def from_rnn(
@@ -194,7 +213,7 @@ def from_rnn(
     _enough(inputs, steps, "inputs")
     if loss_at == "every" and targets is not None:
         _enough(targets, steps, "targets")
-    with _as_it_was(cell, []), torch.no_grad():
+    with _as_it_was(cell, []), torch.no_grad(), _naming(f"step 1 ({type(cell).__name__})"):
         result = cell(inputs[0]) if state is None else cell(inputs[0], state)
     gives_output = isinstance(cell, nn.RNNBase) or (state is not None and _is_pair(result, state))
     example = result[1] if gives_output else result
@@ -334,12 +353,16 @@ def _dry_run(stages: Stages, call: Call, steps: int) -> np.ndarray:
     with torch.no_grad():
         for t in range(1, steps + 1):
             versions = [x._version for x in hidden]
-            new, _ = stages.step(t, hidden, call, stages.has_loss(t))
+            with _naming(f"step {t} ({stages.describe(t)})"):
+                new, _ = stages.step(t, hidden, call, False)
             if versions != [x._version for x in hidden]:
                 raise CaptureError(
                     f"step {t} ({stages.describe(t)}) changes its hidden state in place, so it cannot run again from "
                     "it: let it make a new one"
                 )
+            if stages.has_loss(t):
+                with _naming(f"the loss of step {t}"):
+                    stages.step(t, hidden, call, True)
             sizes.append(storage_bytes(new))
             hidden = new
     stages.draws = random.save() != state

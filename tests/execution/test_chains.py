@@ -612,6 +612,42 @@ def test_wrong_models_and_plans_name_the_culprit():
         rl.execute(rl.Chain(4), None)
 
 
+def test_what_fails_while_measuring_is_named():
+    class Fails(nn.Module):
+        def forward(self, x):
+            raise RuntimeError("too hot")
+
+    class Maps(nn.Module):
+        def forward(self, x):
+            return {"a": x}
+
+    class Doubled(nn.Sequential):
+        def forward(self, x):
+            return super().forward(super().forward(x))
+
+    x = torch.randn(2, 3)
+    cases = {
+        r"stage 2, module '1' \(Linear\): RuntimeError: mat1": [nn.Linear(3, 4), nn.Linear(5, 4)],
+        r"stage 2, module '1' \(Fails\): RuntimeError: too hot": [nn.Linear(3, 4), Fails()],
+        r"stage 2, module '1' \(Maps\): .*got dict": [nn.Linear(3, 4), Maps(), nn.Tanh()],
+    }
+    for message, layers in cases.items():
+        with pytest.raises(rl.CaptureError, match=message) as refused:
+            rl.Chain.from_sequential(nn.Sequential(*layers), x)
+        assert refused.value.__cause__ is not None
+    with pytest.raises(rl.CaptureError, match=r"the inputs: .*got NoneType"):
+        rl.Chain.from_sequential(nn.Sequential(nn.Linear(3, 4)), None)
+    with pytest.raises(rl.CaptureError, match="the loss of step 1: ZeroDivisionError"):
+        rl.Chain.from_sequential(nn.Sequential(nn.Linear(3, 4)), x, loss=lambda y: 1 / 0)
+    with pytest.raises(rl.CaptureError, match="Doubled has a forward of its own"):
+        rl.Chain.from_sequential(Doubled(nn.Linear(3, 3)), x)
+    with pytest.raises(rl.CaptureError, match=r"step 1 \(GRUCell\): .*input_size"):
+        rl.Chain.from_rnn(nn.GRUCell(3, 4), 3, inputs=torch.randn(3, 1, 5))
+    inputs = [torch.randn(1, 3), torch.randn(1, 3), torch.randn(1, 5)]
+    with pytest.raises(rl.CaptureError, match=r"step 3 \(GRUCell\): .*input_size"):
+        rl.Chain.from_rnn(nn.GRUCell(3, 4), 3, inputs=inputs)
+
+
 def test_a_failing_step_leaves_the_model_as_it_was():
     class Fails(nn.GRUCell):
         calls = -1000

@@ -6,9 +6,12 @@ its own, always contiguous: one tensor more than eager holds, and, when the firs
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
+
+from ..errors import CaptureError
 
 _BATCH_NORM_BACKWARD = frozenset(
     f"aten::{prefix}batch_norm_backward" for prefix in ("native_", "cudnn_", "miopen_", "")
@@ -52,3 +55,60 @@ def drop_unused_statistics(graph_module: torch.fx.GraphModule) -> None:
         if given.get("train", given.get("update", True)) is not True:
             continue
         node.args = tuple(None if name in ("running_mean", "running_var") else v for name, v in given.items())
+
+
+class Checked:
+    """An op of ``torch.linalg`` that says itself whether it failed, and the check that follows it, as one op."""
+
+    def __init__(self, op: torch._ops.OpOverload, output: int, called: str, is_matrix: bool):
+        self.op, self.output, self.called, self.is_matrix = op, output, called, is_matrix
+        self.__name__ = self.__qualname__ = op._schema.name.split("::")[-1]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        made = self.op(*args, **kwargs)
+        torch.ops.aten._linalg_check_errors(made[self.output], self.called, is_matrix=self.is_matrix)
+        return made
+
+    def __repr__(self) -> str:
+        return f"{self.op}, checked"
+
+
+def check_where_made(graph_module: torch.fx.GraphModule) -> None:
+    """Join each check of an op of ``torch.linalg`` with that op.
+
+    The tracer orders checks, which make nothing, by a token that passes from one to the next, into the graph and out
+    of it. Every run of the joined op checks, a recomputation too; there are no tokens then.
+
+    Raises
+    ------
+    CaptureError
+        If another op is ordered by a token.
+    """
+    graph = graph_module.graph
+    effects = [node for node in graph.nodes if node.target is torch.ops.higher_order.with_effects]
+    tokens: set[torch.fx.Node] = set()
+    for node in effects:
+        token, op, *rest = node.args
+        tokens.add(token)
+        info = rest[0] if rest else None
+        made = info.args[0] if isinstance(info, torch.fx.Node) and info.target is operator.getitem else None
+        checks = op is torch.ops.aten._linalg_check_errors.default
+        if not checks or made is None or not isinstance(made.target, torch._ops.OpOverload):
+            raise CaptureError(
+                f"{op} acts outside the graph (it prints or asserts, say), which no plan can follow: leave it out"
+            )
+        made.target = Checked(made.target, info.args[1], rest[1], bool(node.kwargs.get("is_matrix", True)))
+    output = next(node for node in graph.nodes if node.op == "output")
+    passed = {user for node in effects for user in node.users}
+    if not effects:
+        return
+    described = output.meta["desc"]
+    output.meta["desc"] = [None if value in passed else desc for value, desc in zip(output.args[0], described)]
+    output.args = (tuple(None if value in passed else value for value in output.args[0]),)
+    for node in reversed(effects):
+        for user in list(node.users):
+            graph.erase_node(user)
+        graph.erase_node(node)
+    for token in tokens:
+        if token.op == "placeholder" and not token.users:
+            graph.erase_node(token)

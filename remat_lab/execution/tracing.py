@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from ..errors import CaptureError
 from . import _torch_private as private
-from .rewrite import drop_unused_statistics, refill_in_place
+from .rewrite import check_where_made, drop_unused_statistics, refill_in_place
 from .snapshot import unchanged
 
 #: What :func:`trace` gives.
@@ -370,6 +370,7 @@ def _trace(model: nn.Module, inputs: Any, loss: Callable[..., torch.Tensor] | No
             graph = private.export_joint(standin, tuple(fakes))
         private.describe_as_mutations(graph, standin.rebound)
         refill_in_place(graph)
+        check_where_made(graph)
         drop_unused_statistics(graph)
     except CaptureError:
         raise

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from remat_lab.errors import CaptureError
+from remat_lab.errors import CaptureError, ExecutionError
 from remat_lab.execution.capture import capture
 from remat_lab.execution.execute import execute
 from remat_lab.joint import CATEGORIES
@@ -396,3 +396,33 @@ def test_an_assignment_that_cannot_be_followed_is_refused_by_name(step, words):
 
     with pytest.raises(CaptureError, match=words):
         capture(stateful(forward)(), torch.randn(3, 4), lambda y: y.sum())
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        torch.linalg.inv,
+        torch.linalg.cholesky,
+        lambda a: torch.linalg.solve(a, torch.ones(4)) + torch.linalg.inv(a),
+    ],
+)
+def test_linear_algebra_that_checks_itself_is_captured_and_checks_when_it_runs(op):
+    class Solver(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("ridge", torch.eye(4))
+
+        def forward(self, x):
+            h = self.linear(x)
+            return op(h.T @ h + self.ridge).cos()
+
+    parity(Solver)
+    model, x = Solver(), torch.randn(3, 4)
+    net = capture(model, x, lambda y: y.sum()).calibrate(k=1).apply()
+    with torch.no_grad():
+        for tensor in (*model.parameters(), model.ridge):
+            tensor.zero_()
+    with pytest.raises((ExecutionError, torch.linalg.LinAlgError), match="linalg"):
+        net(x)

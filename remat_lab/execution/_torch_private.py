@@ -11,6 +11,7 @@ import bisect
 import contextlib
 import logging
 import os
+import sys
 import unittest.mock
 from collections.abc import Iterator
 from typing import Any
@@ -49,6 +50,7 @@ __all__ = [
     "output_descriptors",
     "pytree",
     "quiet_fakes",
+    "run_uncompiled",
     "storage_key",
 ]
 
@@ -118,6 +120,16 @@ def compiling() -> Iterator[None]:
     """While active, ``torch.compiler.is_compiling()`` is true, by which libraries avoid paths that depend on data."""
     with unittest.mock.patch.object(torch.compiler, "_is_compiling_flag", True):
         yield
+
+
+def run_uncompiled(module: nn.Module) -> None:
+    """Have modules that ``torch.compile`` made, or ``.compile()`` changed, run in eager from now on."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    for child in module.modules():
+        if frames is not None and isinstance(child, frames.OptimizedModule):
+            vars(child)["forward"] = child._orig_mod
+        if child._compiled_call_impl is not None:
+            vars(child)["_compiled_call_impl"] = None
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..errors import CaptureError, RematError
 from ..graph import ComputationGraph
 from ..joint import JointGraph
 from .as_captured import AsCaptured
@@ -217,6 +218,13 @@ def capture(
 
     Notes
     -----
+    What a capture fixes: the path taken by Python control flow; Python numbers and attributes read in forward and in
+    the loss (dropout probabilities, coefficients, counters, random numbers that are not torch's); tensors that are
+    neither parameters, buffers nor inputs; which modules there are, and the hooks on them. Capture again after
+    changing one. Parameters, buffers and inputs are read at every call; buffers are updated as in eager, in place
+    also where forward assigns to them. The model is left as it was, whatever its forward keeps on the way. What
+    ``torch.compile`` made of modules is captured as it runs in eager.
+
     Under autocast, eager casts a weight that is used twice once and keeps the copy; a captured model casts at each
     use, as ``torch.autocast(..., cache_enabled=False)`` does. Gradients equal that mode's bit for bit.
 
@@ -234,7 +242,14 @@ def capture(
     if loss is None and not (isinstance(targets, tuple) and not targets):
         raise ValueError("targets= are arguments of loss=: pass a loss")
     graph_module, module, standin, signature, tensors, fakes = trace(model, inputs, loss, targets)
-    storages = build(graph_module, standin.names, input_names(signature), name or type(model).__name__)
+    try:
+        storages = build(graph_module, standin.names, input_names(signature), name or type(model).__name__)
+    except (RematError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, CaptureError):
+            raise
+        raise CaptureError(
+            f"{type(model).__name__} was traced to a graph that cannot be planned: {error}"
+        ) from error
     cap = CapturedModel(
         model, tensors, fakes, storages, graph_module, module, standin, signature, training=model.training
     )

@@ -90,7 +90,7 @@ def check_where_made(graph_module: torch.fx.GraphModule) -> None:
     for node in effects:
         token, op, *rest = node.args
         tokens.add(token)
-        info = rest[0] if rest else None
+        info: Any = rest[0] if rest else None
         made = info.args[0] if isinstance(info, torch.fx.Node) and info.target is operator.getitem else None
         checks = op is torch.ops.aten._linalg_check_errors.default
         if not checks or made is None or not isinstance(made.target, torch._ops.OpOverload):
@@ -103,7 +103,9 @@ def check_where_made(graph_module: torch.fx.GraphModule) -> None:
     if not effects:
         return
     described = output.meta["desc"]
-    output.meta["desc"] = [None if value in passed else desc for value, desc in zip(output.args[0], described)]
+    output.meta["desc"] = [
+        None if value in passed else desc for value, desc in zip(output.args[0], described)
+    ]
     output.args = (tuple(None if value in passed else value for value in output.args[0]),)
     for node in reversed(effects):
         for user in list(node.users):

@@ -83,6 +83,10 @@ class _Builder:
     value_of: dict[torch.fx.Node, int] = field(default_factory=dict)
 
     def value(self, tensor: torch.Tensor, name: str, category: str) -> int:
+        if tensor.layout != torch.strided:
+            raise CaptureError(
+                f"{name} makes a tensor in layout {tensor.layout}: only dense tensors can be planned; call .to_dense()"
+            )
         key = private.storage_key(tensor)
         if key not in self.value_of_storage:
             self.value_of_storage[key] = len(self.values)

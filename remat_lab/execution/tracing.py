@@ -7,11 +7,13 @@ same shape, strides, dtype and device, so a model of any size can be traced on a
 from __future__ import annotations
 
 import contextlib
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
@@ -271,8 +273,36 @@ class _Calls(TorchFunctionMode):
             return function(*args, **(kwargs or {}))
 
 
+class _Draws:
+    """Refuses random numbers that are not torch's: a plan would repeat those of the capture. Puts their states back."""
+
+    def __enter__(self) -> _Draws:
+        self._python, self._numpy = random.getstate(), np.random.get_state(legacy=False)
+        self._torch = torch.get_rng_state()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        torch.set_rng_state(self._torch)
+
+    def check(self, module: str) -> None:
+        """``module`` is the path of the one that has just been run."""
+        now = np.random.get_state(legacy=False)
+        before: Any = self._numpy
+        numpys = any(not np.array_equal(now["state"][key], before["state"][key]) for key in ("pos", "key"))
+        if numpys or random.getstate() != self._python:
+            where = f" in module {module!r}" if module else ""
+            raise CaptureError(
+                f"the model draws from {'numpy' if numpys else 'Python'}'s random numbers{where}: a plan would repeat "
+                "the ones of the capture, and the path they choose, for ever. Multiply by torch's random numbers "
+                "instead, or capture with what draws switched off (a probability of 0 for layer drop or stochastic "
+                "depth)"
+            )
+
+
 @contextlib.contextmanager
-def labelled(module: nn.Module) -> Iterator[list[str]]:
+def labelled(module: nn.Module, draws: _Draws) -> Iterator[list[str]]:
     """While active, calls of ``module`` label traced nodes. Yields the stack of module names."""
     path = [""]
     handles = []
@@ -283,7 +313,7 @@ def labelled(module: nn.Module) -> Iterator[list[str]]:
             path.append(label)
 
         def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
-            path.pop()
+            draws.check(path.pop())
 
         handles.append(child.register_forward_pre_hook(enter, prepend=True))
         handles.append(child.register_forward_hook(leave))
@@ -306,8 +336,31 @@ def _label(path: str, module: nn.Module) -> str:
 
 def check_model(model: nn.Module) -> None:
     """Refuse, by name, modules known not to trace or to trace to something else than eager runs."""
+    from .apply import PlannedModule
+
     for name, module in model.named_modules():
         label = _label(name, module)
+        if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            raise CaptureError(
+                f"{label} spreads a model over devices: capture the model itself, its .module, and wrap what "
+                "apply() returns in DistributedDataParallel"
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise CaptureError(f"{label} is compiled TorchScript: capture the Python module it was made from")
+        if isinstance(module, PlannedModule):
+            raise CaptureError(
+                f"{label} follows a plan already: capture the model itself, its .model, and apply a plan to that"
+            )
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+            raise CaptureError(
+                f"{label} changes its weight in forward (max_norm={module.max_norm}): set max_norm=None and "
+                "renormalize the weight after optimizer.step(), under torch.no_grad()"
+            )
+        for own, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None and torch.nn.parameter.is_lazy(tensor):
+                raise CaptureError(
+                    f"{label} does not know the shape of its {own} yet: run the model once before capturing it"
+                )
         if getattr(module, "sparse", False) and isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             raise CaptureError(f"{label} makes sparse gradients: set sparse=False")
         momentum = getattr(module, "momentum", 0.1)
@@ -334,6 +387,8 @@ def trace(model: nn.Module, inputs: Any, loss: Callable[..., torch.Tensor] | Non
         Naming the op or construct, the module it is in, and what to do.
     """
     check_model(model)
+    if isinstance(loss, nn.Module):
+        check_model(loss)
     try:
         return _trace(model, inputs, loss, targets)
     except CaptureError as error:
@@ -360,23 +415,36 @@ def _trace(model: nn.Module, inputs: Any, loss: Callable[..., torch.Tensor] | No
     standin = StandIn(module, signature, fake)
     path: list[str] = [""]
     try:
-        with (
-            unchanged(module),
-            labelled(module) as path,
-            private.eager_kernels(),
-            private.quiet_fakes(),
-            torch.enable_grad(),
-        ):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(unchanged(module))
+            private.run_uncompiled(module)
+            draws = stack.enter_context(_Draws())
+            path = stack.enter_context(labelled(module, draws))
+            for context in (private.eager_kernels(), private.quiet_fakes(), torch.enable_grad()):
+                stack.enter_context(context)
             graph = private.export_joint(standin, tuple(fakes))
+            draws.check("")
         private.describe_as_mutations(graph, standin.rebound)
         refill_in_place(graph)
         check_where_made(graph)
+        _check_parameters(graph, standin)
         drop_unused_statistics(graph)
     except CaptureError:
         raise
     except Exception as error:
         raise _explained(error, path) from error
     return graph, module, standin, signature, tensors, fakes
+
+
+def _check_parameters(graph_module: torch.fx.GraphModule, standin: StandIn) -> None:
+    """Refuse a forward that changes a parameter: its gradient would be that of a tensor which is no more."""
+    for kind, target, _ in private.output_descriptors(graph_module):
+        if kind == "mutation" and isinstance(getattr(standin, target, None), nn.Parameter):
+            name = standin.names[target].removeprefix("model.")
+            raise CaptureError(
+                f"forward changes the parameter {name!r} in place: change it between steps (after optimizer.step(), "
+                "under torch.no_grad()) instead"
+            )
 
 
 def _depends_on_data(error: BaseException | None) -> bool:
@@ -401,13 +469,41 @@ def _explained(error: Exception, path: list[str]) -> CaptureError:
         if op.name() in ("aten::_local_scalar_dense", "aten::item"):
             return CaptureError(
                 f"the model reads a number out of a tensor ({op}){where}: control flow and shapes that depend on "
-                "data cannot be planned ahead; use tensor operations such as torch.where, or Python numbers"
+                "data cannot be planned ahead; use tensor operations such as torch.where, or Python numbers (of "
+                "library options: validate_args=False for torch.distributions, no layer drop in transformers)"
             )
         return CaptureError(
             f"{op}{where} makes a tensor whose shape depends on data: shapes must be known ahead; replace it by "
             "an operation of fixed shape (for a boolean mask: multiply by it, or torch.where)"
         )
-    return CaptureError(f"tracing stopped{where}: {type(error).__name__}: {first}")
+    advice = next((f". {then}" for words, then in _ADVICE if words in str(error)), "")
+    first = first.rstrip(".") if advice else first
+    return CaptureError(f"tracing stopped{where}: {type(error).__name__}: {first}{advice}")
+
+
+# (words in an error of torch's, what to do)
+_ADVICE = (
+    (
+        "numpy() is not supported",
+        "The model takes a tensor to numpy: values that depend on data cannot be planned ahead; use torch operations",
+    ),
+    (
+        "use_reentrant=True",
+        "Reentrant checkpoints cannot be captured: pass use_reentrant=False to torch.utils.checkpoint, or leave the "
+        "checkpoint out, since a plan takes its place",
+    ),
+    (
+        "expected to have an entirely functional graph",
+        "The model changes in place a tensor that is neither a parameter, a buffer nor an input: make it a buffer "
+        "(register_buffer)",
+    ),
+    (
+        "Cannot access data pointer of Tensor",
+        "A kernel outside torch, or a function made by torch.compile, reads the tensors themselves: use the plain "
+        "function, or make it a custom op (torch.library)",
+    ),
+    ("FunctionalTensor on its own", "If the model calls functions made by torch.compile, use the plain ones"),
+)
 
 
 def autocast_state(device: torch.device) -> str:

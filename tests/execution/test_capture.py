@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import random
 
 import numpy as np
 import pytest
@@ -426,3 +427,94 @@ def test_linear_algebra_that_checks_itself_is_captured_and_checks_when_it_runs(o
             tensor.zero_()
     with pytest.raises((ExecutionError, torch.linalg.LinAlgError), match="linalg"):
         net(x)
+
+
+def planned():
+    return capture(nn.Linear(4, 4), torch.randn(3, 4), lambda y: y.sum()).apply()
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: nn.Sequential(nn.LazyLinear(4)), "LazyLinear '0'.*run the model once"),
+        (lambda: nn.DataParallel(nn.Linear(4, 4)), r"DataParallel spreads.*\.module"),
+        (
+            lambda: nn.Sequential(torch.jit.trace(nn.Linear(4, 4), torch.ones(3, 4))),
+            "'0' is compiled TorchScript",
+        ),
+        (planned, r"PlannedModule follows a plan already: capture the model itself, its \.model"),
+        (lambda: nn.Sequential(nn.Linear(4, 4), planned()), "PlannedModule '1' follows a plan"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_modules_that_cannot_be_captured_are_refused_by_name(make, words):
+    with pytest.raises(CaptureError, match=words):
+        capture(make(), torch.randn(3, 4), lambda y: y.sum())
+
+
+def test_an_embedding_with_a_greatest_norm_is_refused_by_name():
+    net = nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 4))
+    with pytest.raises(CaptureError, match=r"Embedding '0' changes its weight.*max_norm=None"):
+        capture(net, torch.tensor([1, 2]), lambda y: y.sum())
+
+
+class Clamped(nn.Linear):
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+def test_a_parameter_changed_in_forward_is_refused_by_name():
+    with pytest.raises(CaptureError, match=r"changes the parameter '0\.weight' in place"):
+        capture(nn.Sequential(Clamped(4, 4)), torch.randn(3, 4), lambda y: y.sum())
+
+
+@pytest.mark.parametrize(
+    "draw, words",
+    [
+        (lambda h: h * random.random(), "Python's random numbers in module 'layer'.*torch's"),
+        (lambda h: h * float(np.random.rand()), "numpy's random numbers in module 'layer'"),
+    ],
+)
+def test_random_numbers_that_are_not_torchs_are_refused_and_put_back(draw, words):
+    model = nn.Sequential()
+    model.add_module("layer", Branch(draw))
+    states = random.getstate(), np.random.get_state()[1].copy()
+    with pytest.raises(CaptureError, match=words):
+        capture(model, torch.randn(3, 4), lambda y: y.sum())
+    assert random.getstate() == states[0] and np.array_equal(np.random.get_state()[1], states[1])
+    with pytest.raises(CaptureError, match="random numbers:"):  # in the loss
+        capture(nn.Linear(4, 4), torch.randn(3, 4), lambda y: draw(y).sum())
+
+
+def reentrant(h):
+    return torch.utils.checkpoint.checkpoint(torch.cos, h, use_reentrant=True)
+
+
+@pytest.mark.parametrize(
+    "step, words",
+    [
+        (lambda h: h * float(h.detach().numpy().sum()), "takes a tensor to numpy"),
+        (reentrant, r"pass use_reentrant=False"),
+        (lambda h: h * h.sum().item(), r"reads a number.*validate_args=False"),
+        (lambda h: torch.sparse.mm(torch.eye(3).to_sparse(), h), "layout torch.sparse_coo"),
+    ],
+)
+def test_constructs_that_cannot_be_traced_are_refused_with_advice(step, words):
+    with pytest.raises(CaptureError, match=words):
+        capture(Branch(step), torch.randn(3, 4), lambda y: y.sum())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of importing the compiler
+def test_a_compiled_model_is_captured_as_it_runs_in_eager():
+    inner = nn.Linear(4, 4)
+    compiled = torch.compile(nn.Sequential(nn.Tanh(), torch.compile(inner)))
+    in_place = nn.Linear(4, 4)
+    in_place.compile()
+    for model in (compiled, in_place):
+        cap = capture(model, torch.randn(3, 4), lambda y: y.sum())
+        assert "addmm" in cap.joint.op_types
+        execute(cap)
+        assert all(p.grad is not None for p in model.parameters())
+    assert in_place._compiled_call_impl is not None and compiled.forward is not compiled._orig_mod

@@ -45,15 +45,24 @@ class ChainModule(nn.Module):
     Inputs larger than those measured, or another mode or autocast than then, run just as well, but may take more
     memory than planned: a warning says so, once for each reason.
 
+    Names in its ``state_dict`` are the model's own (the nn.Sequential's or the cell's), so checkpoints pass between
+    the two; those of a loss that is a module begin with "loss.", or "loss_." where the model has a "loss" itself.
+
     What a step holds is what the plan says, and beside it the state, for as long as the caller holds that.
     """
 
     def __init__(self, chain: ModelChain, plan: Plan):
         super().__init__()
-        self.module = chain.stages.module
+        self.module = chain.stages.model
+        if isinstance(chain.stages.loss, nn.Module):
+            self.loss = chain.stages.loss
         self._chain, self._plan = chain, plan
         self._schedules = {chain.steps: (chain, schedule_on(chain, plan))}
         self._warned: set[str] = set()
+        self._loading = ""
+        self.register_state_dict_post_hook(_to_the_models_names)
+        self.register_load_state_dict_pre_hook(_from_the_models_names)
+        self.register_load_state_dict_post_hook(_report_the_models_names)
 
     def forward(self, inputs: Any = None, targets: Any = None, state: Any = None) -> Any:
         chain = self._chain
@@ -111,6 +120,49 @@ class ChainModule(nn.Module):
                     f"{reason}: the budget is not kept; measure the chain on what it is trained on",
                     stacklevel=5,
                 )
+
+
+def _loss_prefix(net: nn.Module) -> str:
+    """What the names of the loss's parameters begin with, beside the model's own names."""
+    model, name = net.module, "loss"
+    while name in model._modules or name in model._parameters or name in model._buffers:
+        name += "_"
+    return f"{name}."
+
+
+def _renamed(state: dict[str, Any], names: dict[str, str]) -> None:
+    """Rename entries, all at once: an old name may be another's new one."""
+    values = {new: state.pop(old) for old, new in names.items()}
+    state.update(values)
+
+
+def _models_name(net: nn.Module, key: str, prefix: str) -> str:
+    """The name the user knows for one of this module's own."""
+    for ours, theirs in (("module.", ""), ("loss.", _loss_prefix(net))):
+        if key.startswith(prefix + ours):
+            return prefix + theirs + key.removeprefix(prefix + ours)
+    return key
+
+
+def _to_the_models_names(net: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+    _renamed(state, {key: _models_name(net, key, prefix) for key in state})
+
+
+def _report_the_models_names(net: ChainModule, incompatible: Any) -> None:
+    for keys in incompatible:
+        keys[:] = [_models_name(net, key, net._loading) for key in keys]
+
+
+def _from_the_models_names(net: ChainModule, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    net._loading = prefix
+    loss = prefix + _loss_prefix(net) if hasattr(net, "loss") else None
+    names = {}
+    for key in state:
+        if loss is not None and key.startswith(loss):
+            names[key] = f"{prefix}loss.{key.removeprefix(loss)}"
+        elif key.startswith(prefix):
+            names[key] = f"{prefix}module.{key.removeprefix(prefix)}"
+    _renamed(state, names)
 
 
 def _tensors(call: Call, stages: Stages) -> State:

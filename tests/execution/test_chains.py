@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import numpy as np
@@ -533,6 +534,66 @@ def test_a_module_changed_after_measuring_is_noticed():
     chain.stages.loss.head[0] = nn.Linear(24, 5)
     with pytest.raises(ValueError, match=r"module 'loss\.head\.0' of the LSTMCell was replaced"):
         rl.execute(chain, None)
+
+
+class Awkward(nn.Module):
+    """A cell with names that a wrapper might use itself."""
+
+    input_size = 3
+
+    def __init__(self):
+        super().__init__()
+        self.module, self.loss, self.model = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.weight = nn.Parameter(torch.randn(4))
+        self.module.module = nn.Linear(4, 4)
+
+    def forward(self, x, state=None):
+        x = self.module.module(self.module(x)) * self.weight
+        return x if state is None else x + self.loss(self.model(state))
+
+
+@pytest.mark.parametrize("kind", ["sequential", "cell", "awkward"])
+def test_checkpoints_pass_between_a_chain_and_its_model(kind):
+    def made() -> tuple[nn.Module, nn.Module]:
+        if kind == "sequential":
+            model = blocks()
+            chain = rl.Chain.from_sequential(model, torch.randn(8, 3, 24, 24))
+        else:
+            model = Awkward() if kind == "awkward" else nn.GRUCell(3, 4)
+            head = HeadLoss(nn.Linear(4, 2))
+            targets = torch.zeros(5, 1, dtype=torch.int64)
+            chain = rl.Chain.from_rnn(model, 5, loss=head, targets=targets, loss_at="every")
+        return model, rl.apply_chain(chain, rl.solve(chain, None, "chen-recursive"))
+
+    (model, net), (other, again) = made(), made()
+    saved = net.state_dict()
+    losses = set(saved) - set(model.state_dict())
+    assert set(model.state_dict()) <= set(saved)
+    want = {"sequential": set(), "cell": {"loss.head.weight", "loss.head.bias"}}
+    assert losses == want.get(kind, {"loss_.head.weight", "loss_.head.bias"})
+    assert all(torch.equal(saved[key], value) for key, value in model.state_dict().items())
+    other.load_state_dict({key: value for key, value in saved.items() if key not in losses})
+    assert all(torch.equal(a, b) for a, b in zip(other.parameters(), model.parameters(), strict=True))
+    missing, unexpected = made()[1].load_state_dict(model.state_dict(), strict=False)
+    assert len(missing) == len(losses) and not unexpected
+    model, net = made()
+    again.load_state_dict(net.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), net.parameters(), strict=True))
+    outer, target = (nn.ModuleDict({"net": made()[1], "rest": nn.Linear(2, 2)}) for _ in range(2))
+    assert {f"net.{key}" for key in saved} | {"rest.weight", "rest.bias"} == set(outer.state_dict())
+    target.load_state_dict(outer.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(outer.parameters(), target.parameters(), strict=True))
+    lacking = {**outer.state_dict(), "net.nothing": torch.zeros(1)}
+    name = f"net.{next(iter(model.state_dict()))}"
+    del lacking[name]
+    missing, unexpected = target.load_state_dict(lacking, strict=False)
+    assert (missing, unexpected) == ([name], ["net.nothing"])
+    doubled = copy.deepcopy(net)
+    doubled.load_state_dict(saved)
+    loss = doubled() if kind == "sequential" else doubled()[0]
+    loss.backward()
+    assert all(p.grad is not None for p in doubled.parameters())
+    assert all(p.grad is None for p in net.parameters())
 
 
 def test_a_call_beyond_what_was_measured_warns_once():

@@ -22,7 +22,7 @@ from .as_captured import AsCaptured
 from .layers import layers
 from .program import Program
 from .storages import StorageGraph, build, tensors_of
-from .tracing import LossModule, Signature, StandIn, autocast_state, trace
+from .tracing import LossModule, Signature, StandIn, autocast_state, constant_names, trace
 
 if TYPE_CHECKING:
     from ..explain import Explanation
@@ -243,7 +243,8 @@ def capture(
         raise ValueError("targets= are arguments of loss=: pass a loss")
     graph_module, module, standin, signature, tensors, fakes = trace(model, inputs, loss, targets)
     try:
-        storages = build(graph_module, standin.names, input_names(signature), name or type(model).__name__)
+        names = {**standin.names, **constant_names(graph_module, module)}
+        storages = build(graph_module, names, input_names(signature), name or type(model).__name__)
     except (RematError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, CaptureError):
             raise

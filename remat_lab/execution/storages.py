@@ -157,7 +157,7 @@ def build(
     Parameters
     ----------
     graph_module : the traced joint graph
-    names : stand-in -> the model's own name of each parameter and buffer
+    names : stand-in -> the model's own name of each parameter and buffer, and of tensors the graph holds itself
     signature_names : a name for each plain input
     name : the joint graph's name
     """
@@ -239,6 +239,7 @@ def paper_time(kind: str) -> float:
 
 def _residents(builder: _Builder, signature_names: list[str]) -> dict[torch.fx.Node, str]:
     residents: dict[torch.fx.Node, str] = {}
+    values: dict[str, int] = {}  # of each target; a tensor the graph holds itself may have several nodes
     for node in builder.graph_module.graph.nodes:
         if is_tangent(node):
             continue
@@ -248,14 +249,17 @@ def _residents(builder: _Builder, signature_names: list[str]) -> dict[torch.fx.N
             kind = type(node.meta["desc"]).__name__
             category = {"ParamAOTInput": "parameter", "BufferAOTInput": "buffer"}.get(kind, "input")
         elif node.op == "get_attr":
-            target = label = str(node.target)
+            target = str(node.target)
+            label = _full_name(target, builder.names, signature_names)
             category = "buffer"
             node.meta.setdefault("val", getattr(builder.graph_module, node.target))
         else:
             continue
         residents[node] = target
         for _, tensor in tensors_of(node):
-            builder.value_of[node] = builder.value(tensor, label, category)
+            if target not in values:
+                values[target] = builder.value(tensor, label, category)
+            builder.value_of[node] = values[target]
     return residents
 
 

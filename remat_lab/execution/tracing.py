@@ -138,6 +138,7 @@ class StandIn(nn.Module):
         self.signature = signature
         self.names: dict[str, str] = {}
         self.rebound: list[str] = []
+        self.replaced: list[tuple[str, torch.Tensor]] = []
         for i, (name, parameter) in enumerate(module.named_parameters()):
             self.names[f"p{i}"] = name
             standin = nn.Parameter(fake(parameter), requires_grad=parameter.requires_grad)
@@ -159,6 +160,7 @@ class StandIn(nn.Module):
             )
         given = {id(getattr(self, standin)): standin for standin in self.names}
         self.rebound = [given[id(old)] for old, _ in registered.rebound]
+        self.replaced = registered.replaced
         own = [getattr(self, standin) for standin in self.names]
         shared = {private.storage_key(tensor) for tensor in (*own, *tensors, loss)}
         return loss, *(_held_by_nothing_else(new, shared) for _, new in registered.rebound)
@@ -178,11 +180,13 @@ class _Registered:
 
     ``rebound`` has (old, new) of each buffer to which the call assigned another tensor, where an update in place
     would have changed the one it had. What a caller makes of that is the same: the buffer has new contents.
+    ``replaced`` has (name, old) of each other tensor attribute to which the call assigned something else.
     """
 
     def __init__(self, module: nn.Module):
         self.module = module
         self.rebound: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.replaced: list[tuple[str, torch.Tensor]] = []
 
     def __enter__(self) -> _Registered:
         before = self.module.register_forward_pre_hook(self._before, prepend=True)
@@ -195,12 +199,32 @@ class _Registered:
 
     def _before(self, module: nn.Module, _args: Any) -> None:
         self._modules = {m: (dict(m._parameters), dict(m._buffers)) for m in module.modules()}
+        self._plain = {m: _plain_tensors(m) for m in self._modules}
+        self._storages = {
+            id(tensor): private.storage_key(tensor)
+            for groups in self._modules.values()
+            for tensor in (*groups[0].values(), *groups[1].values())
+            if tensor is not None
+        }
 
     def _after(self, module: nn.Module, _args: Any, _output: Any) -> None:
         seen: set[int] = set()
         for path, child in module.named_modules():
             label = _label(_place(path), child)
             parameters, buffers = self._modules.get(child, ({}, {}))
+            for name, tensor in (*child._parameters.items(), *child._buffers.items()):
+                if tensor is not None and self._storages.get(id(tensor), 0) not in (
+                    0,
+                    private.storage_key(tensor),
+                ):
+                    raise CaptureError(
+                        f"forward assigns to the .data of {name!r} of {label}: change a parameter between steps, and a "
+                        f"buffer in place, as in self.{name}.copy_(...)"
+                    )
+            now = _plain_tensors(child)
+            for name, old in self._plain.get(child, {}).items():
+                if now.get(name) is not old:
+                    self.replaced.append((f"{name!r} of {label}", old))
             for name, tensor in child._parameters.items():
                 if tensor is not parameters.get(name):
                     raise CaptureError(
@@ -222,6 +246,11 @@ class _Registered:
                         f"device: update it in place, as in self.{name}.copy_(...)"
                     )
                 self.rebound.append((old, new))
+
+
+def _plain_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Tensors that are plain attributes of a module."""
+    return {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
 
 
 def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -428,6 +457,7 @@ def _trace(model: nn.Module, inputs: Any, loss: Callable[..., torch.Tensor] | No
         refill_in_place(graph)
         check_where_made(graph)
         _check_parameters(graph, standin)
+        _check_constants(graph, standin)
         drop_unused_statistics(graph)
     except CaptureError:
         raise
@@ -445,6 +475,29 @@ def _check_parameters(graph_module: torch.fx.GraphModule, standin: StandIn) -> N
                 f"forward changes the parameter {name!r} in place: change it between steps (after optimizer.step(), "
                 "under torch.no_grad()) instead"
             )
+
+
+def _check_constants(graph_module: torch.fx.GraphModule, standin: StandIn) -> None:
+    """Refuse a tensor that forward both reads and replaces, unless it is a buffer: the graph holds the first."""
+    constants = {id(getattr(graph_module, n.target)) for n in graph_module.graph.nodes if n.op == "get_attr"}
+    for name, old in standin.replaced:
+        if id(old) in constants:
+            raise CaptureError(
+                f"forward reads the tensor {name} and assigns another to it, which a plan would not see: make it a "
+                "buffer (register_buffer)"
+            )
+
+
+def constant_names(graph_module: torch.fx.GraphModule, module: LossModule) -> dict[str, str]:
+    """Names, in the model, of the tensors the graph holds itself."""
+    known = {
+        id(tensor): f"{path}.{name}"
+        for path, child in module.named_modules()
+        for name, tensor in _plain_tensors(child).items()
+    }
+    targets = {n.target for n in graph_module.graph.nodes if n.op == "get_attr"}
+    found = {target: known.get(id(getattr(graph_module, target))) for target in targets}
+    return {target: name for target, name in found.items() if name}
 
 
 def _depends_on_data(error: BaseException | None) -> bool:
@@ -476,33 +529,38 @@ def _explained(error: Exception, path: list[str]) -> CaptureError:
             f"{op}{where} makes a tensor whose shape depends on data: shapes must be known ahead; replace it by "
             "an operation of fixed shape (for a boolean mask: multiply by it, or torch.where)"
         )
-    advice = next((f". {then}" for words, then in _ADVICE if words in str(error)), "")
-    first = first.rstrip(".") if advice else first
-    return CaptureError(f"tracing stopped{where}: {type(error).__name__}: {first}{advice}")
+    said = f"{type(error).__name__}: {first}"
+    advice = next((then for words, then in _ADVICE if words in str(error)), "")
+    return CaptureError(f"tracing stopped{where}: {f'{advice} (torch: {said[:200]})' if advice else said}")
 
+
+_IN_PLACE = (
+    "the model changes in place a tensor that is neither a parameter, a buffer nor an input: make it a buffer "
+    "(register_buffer)"
+)
 
 # (words in an error of torch's, what to do)
 _ADVICE = (
     (
         "numpy() is not supported",
-        "The model takes a tensor to numpy: values that depend on data cannot be planned ahead; use torch operations",
+        "the model takes a tensor to numpy: values that depend on data cannot be planned ahead; use torch operations",
     ),
     (
         "use_reentrant=True",
-        "Reentrant checkpoints cannot be captured: pass use_reentrant=False to torch.utils.checkpoint, or leave the "
+        "reentrant checkpoints cannot be captured: pass use_reentrant=False to torch.utils.checkpoint, or leave the "
         "checkpoint out, since a plan takes its place",
     ),
     (
         "expected to have an entirely functional graph",
-        "The model changes in place a tensor that is neither a parameter, a buffer nor an input: make it a buffer "
-        "(register_buffer)",
+        _IN_PLACE,
     ),
     (
         "Cannot access data pointer of Tensor",
-        "A kernel outside torch, or a function made by torch.compile, reads the tensors themselves: use the plain "
+        "a kernel outside torch, or a function made by torch.compile, reads the tensors themselves: use the plain "
         "function, or make it a custom op (torch.library)",
     ),
-    ("FunctionalTensor on its own", "If the model calls functions made by torch.compile, use the plain ones"),
+    ("FunctionalTensor on its own", "if the model calls functions made by torch.compile, use the plain ones"),
+    ("mutating a non-functional tensor", _IN_PLACE),
 )
 
 

@@ -518,3 +518,41 @@ def test_a_compiled_model_is_captured_as_it_runs_in_eager():
         execute(cap)
         assert all(p.grad is not None for p in model.parameters())
     assert in_place._compiled_call_impl is not None and compiled.forward is not compiled._orig_mod
+
+
+class Plain(nn.Module):
+    """Reads a tensor that is no buffer, and keeps its output in it if asked to."""
+
+    def __init__(self, keep):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.scale, self.held, self.keep = nn.Linear(4, 4), torch.ones(4), torch.ones(3, 4), keep
+
+    def forward(self, x):
+        h = self.linear(x) * self.scale
+        self.keep(self, h)
+        return h
+
+
+def test_a_tensor_of_the_models_own_is_one_named_value():
+    cap = capture(Plain(lambda self, h: setattr(self, "held", h)), torch.randn(3, 4), lambda y: y.sum())
+    assert values(cap.joint, "buffer") == {"scale": 16} and cap.joint.value_names.count("scale") == 1
+    execute(cap)
+
+
+@pytest.mark.parametrize(
+    "keep, words",
+    [
+        (lambda self, h: setattr(self, "scale", h.detach().mean(0)), "'scale' of Plain.*make it a buffer"),
+        (lambda self, h: self.held.add_(h.detach()), "make it a buffer"),
+        (
+            lambda self, h: setattr(self.linear.bias, "data", h[0].detach()),
+            r"\.data of 'bias' of Linear 'linear'",
+        ),
+    ],
+)
+def test_a_tensor_whose_change_a_plan_would_miss_is_refused(keep, words):
+    model = Plain(keep)
+    with pytest.raises(CaptureError, match=words):
+        capture(model, torch.randn(3, 4), lambda y: y.sum())
+    assert torch.equal(model.held, torch.ones(3, 4))

@@ -14,6 +14,12 @@ Rules
 * An *alternative* of an op stands in for it and makes what it makes, or less (a chain's hidden-only step
   stands in for the step that keeps its internal state). The op itself is the *plain* one: it belongs to
   the plain order, and its alternatives name it in ``op_stands_for``. What both write, either makes whole.
+* Outputs must be there at the end. In published graphs a method may drop one and make it again. Where
+  ``keeps_outputs`` is set, as in graphs captured from torch, somebody has them once they are made (the caller
+  the loss, autograd its gradient, the model its buffers and gradients), so none is dropped: an op that makes
+  nothing else, or makes the loss, runs once (:attr:`JointGraph.runs_once`), and every method keeps what it made.
+  An op that makes something else, too (a batch norm and its statistics), may run again; what it made of outputs
+  is then replaced.
 * ``op_workspace`` is the most bytes the allocator holds while the op runs, above its level at entry, new
   outputs included. Zero means unknown: the op then needs just the bytes it newly writes.
 """
@@ -64,6 +70,7 @@ class JointGraph:
     outputs : array of int, values that must be there at the end (parameter gradients, the loss, new buffers)
     op_modules : sequence of str, the module each op belongs to ("" when unknown)
     op_stands_for : array of int, shape (ops,): the plain op each op is an alternative of; itself if plain
+    keeps_outputs : bool, outputs stay once made (see the rules above)
 
     Raises
     ------
@@ -87,6 +94,7 @@ class JointGraph:
     time_unit: str = "paper"
     name: str = ""
     op_stands_for: np.ndarray | None = None
+    keeps_outputs: bool = False
 
     def __post_init__(self) -> None:
         ops, values = len(self.op_names), len(self.value_names)
@@ -230,6 +238,31 @@ class JointGraph:
         return frozen(found)
 
     @cached_property
+    def runs_once(self) -> np.ndarray:
+        """bool of shape (ops,): no method may run it again: it makes the loss or only outputs, and those are kept."""
+        if not self.keeps_outputs:
+            return frozen(np.zeros(self.n_ops, dtype=bool))
+        made = np.diff(self.writes.start)
+        outputs = np.bincount(
+            self.writes.owners(), np.isin(self.writes.index, self.outputs), minlength=self.n_ops
+        )
+        loss = np.zeros(self.n_ops, dtype=bool)
+        loss[self.writes.owners()[self.value_category[self.writes.index] == CATEGORIES.index("output")]] = (
+            True
+        )
+        return frozen(loss | ((made > 0) & (outputs == made)))
+
+    @cached_property
+    def stays(self) -> np.ndarray:
+        """bool of shape (values,): kept from when it is made to its last use, since no op may make it again, or as an
+        output of a graph that keeps its outputs."""
+        found = np.zeros(self.n_values, dtype=bool)
+        found[self.writes.index[self.runs_once[self.writes.owners()]]] = True
+        if self.keeps_outputs:
+            found[self.outputs] = True
+        return frozen(found)
+
+    @cached_property
     def baseline(self) -> int:
         """Bytes of the resident values."""
         return int(self.value_bytes[self.resident].sum())
@@ -260,6 +293,7 @@ class JointGraph:
             op_modules=tuple(self.op_modules[i] for i in kept),
             time_unit=self.time_unit,
             name=self.name,
+            keeps_outputs=self.keeps_outputs,
         )
 
     @cached_property
@@ -282,6 +316,7 @@ class JointGraph:
         *,
         time_unit: str = "paper",
         name: str = "",
+        keeps_outputs: bool = False,
     ) -> JointGraph:
         """Build from dicts.
 
@@ -307,6 +342,7 @@ class JointGraph:
             time_unit=time_unit,
             name=name,
             op_stands_for=np.array([op.get("stands_for", i) for i, op in enumerate(ops)], dtype=np.int64),
+            keeps_outputs=bool(keeps_outputs),
         )
 
     def with_costs(
@@ -356,6 +392,7 @@ class JointGraph:
                 for i in range(self.n_values)
             ],
             "outputs": self.outputs.tolist(),
+            **({"keeps_outputs": True} if self.keeps_outputs else {}),
         }
 
     @classmethod
@@ -367,6 +404,7 @@ class JointGraph:
                 data["outputs"],
                 time_unit=data["time_unit"],
                 name=data.get("name", ""),
+                keeps_outputs=data.get("keeps_outputs", False),
             )
         except (KeyError, TypeError) as error:
             raise InvalidGraph(f"not a remat_lab joint graph: {error!r}") from error

@@ -208,6 +208,7 @@ def build(
         sorted({*(output.value for output in outputs), builder.value_of[tangent]}),
         time_unit="paper",
         name=name,
+        keeps_outputs=True,
     )
     labels = [label_of(node) for node in nodes]
     return StorageGraph(

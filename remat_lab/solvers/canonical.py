@@ -140,7 +140,7 @@ def schedule_keeping(graph: ComputationGraph, segment: np.ndarray, kept: np.ndar
             *joint.writes,
             *joint.writers,
             _first_writer(graph),
-            _is_output(joint),
+            _stays(joint),
         ),
     )
 
@@ -165,10 +165,11 @@ def _first_writer(graph: ComputationGraph) -> np.ndarray:
     return memo(graph.joint, "first_writer", make)
 
 
-def _is_output(joint: JointGraph) -> np.ndarray:
-    output = np.zeros(joint.n_values, dtype=np.bool_)
-    output[joint.outputs] = True
-    return output
+def _stays(joint: JointGraph) -> np.ndarray:
+    """bool of shape (values,): there from when it is made; Schedule.from_ops holds outputs in any graph."""
+    stays = joint.stays.copy()
+    stays[joint.outputs] = True
+    return stays
 
 
 def _segments(bits: np.ndarray, n: int) -> np.ndarray:
@@ -241,14 +242,14 @@ def _canonical_ops(
     writer_start,
     writer_index,
     writer,
-    output,
+    always,
 ):
     """Op order of a canonical strategy.
 
     Forward ops run by segment, then plain order; backward ops by falling segment, then plain order. Before
     each, whatever forward values it lacks are computed again, with their missing ancestors, in plain order;
-    they stay until the end of the segment, or longer when an earlier segment's backward op reads them. Outputs
-    of the graph, once made, stay: Schedule.from_ops holds them anyway.
+    they stay until the end of the segment, or longer when an earlier segment's backward op reads them. What
+    is in ``always``, outputs of the graph, say, stays once made.
     """
     ops = len(node_of_op)
     values = len(writer)
@@ -336,6 +337,6 @@ def _canonical_ops(
         count += 1
         stays = backward[op] or node_of_op[op] < 0 or kept[node_of_op[op]]
         for e in range(write_start[op], write_start[op + 1]):
-            if stays or output[write_index[e]]:
+            if stays or always[write_index[e]]:
                 there[write_index[e]] = True
     return out[:count].copy()

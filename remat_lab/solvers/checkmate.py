@@ -111,6 +111,7 @@ def program(joint: JointGraph, budget: int | None) -> Program:
     size = joint.value_bytes / limit
     space = joint.op_workspace / limit
     plain = joint.plain_time or 1.0
+    once = joint.runs_once.tolist()
 
     cost: list[float] = []
     least: list[float] = []
@@ -140,7 +141,7 @@ def program(joint: JointGraph, budget: int | None) -> Program:
         upper.append(high)
 
     run = {
-        (t, k): variable(float(k == t), 1.0, joint.op_time[k] / plain, True)
+        (t, k): variable(float(k == t), float(k == t or not once[k]), joint.op_time[k] / plain, True)
         for t in range(n)
         for k in range(t + 1)
     }
@@ -431,7 +432,10 @@ def round_holds(joint: JointGraph, program: Program, x: np.ndarray, threshold: f
         held = {
             v
             for v in held
-            if len(writers[v]) > 1 or x[program.hold[t + 1, v]] >= threshold or t + 1 == joint.n_ops
+            if len(writers[v]) > 1
+            or joint.stays[v]
+            or x[program.hold[t + 1, v]] >= threshold
+            or t + 1 == joint.n_ops
         }
     for v in joint.outputs.tolist():
         if v not in held and not joint.resident[v]:

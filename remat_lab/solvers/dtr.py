@@ -17,6 +17,9 @@ Scores (section 3 and its ablations), with c0 the time to compute a value, m its
 Staleness is the clock minus the last access, at least 1; the clock counts ops run, each weighted by its time
 over the mean time. Asking for an op's inputs accesses them, before any of them is computed again; being
 computed again is no access. Equal scores evict the youngest value.
+
+Outputs of the graph are evicted like any value, and made again at the end; those of a graph that keeps its
+outputs (:attr:`JointGraph.keeps_outputs`) never are.
 """
 
 from __future__ import annotations
@@ -116,7 +119,8 @@ class Runtime:
         self.given: list[set[int]] = [set() for _ in range(values)]
         self.to_come = joint.writer_count.tolist()  # writers that have not run for the first time
         self.uses = np.diff(joint.readers.start).tolist()  # plain reads still to come
-        for value in joint.outputs.tolist():
+        # What only one run of an op can make is kept for good: some later op may be computed again from it.
+        for value in np.union1d(joint.outputs, np.flatnonzero(joint.stays)).tolist():
             self.uses[value] += 1
         self.live = 0
         self.clock = 0.0
@@ -167,7 +171,7 @@ class Runtime:
         fresh = 0
         for value in self.writes[op]:
             if len(self.writers[value]) == 1:
-                if self.held[value] and not self.locks[value]:
+                if self.held[value] and not self.locks[value] and not self.joint.stays[value]:
                     self._free(value)
                 fresh += self.bytes[value]
             elif not self.held[value]:
@@ -218,7 +222,11 @@ class Runtime:
     def _make_room(self, op: int, need: int) -> None:
         while self.live + need > self.budget:
             pool = np.flatnonzero(
-                self.held & self.complete & (self.locks == 0) & (self.joint.value_bytes > 0)
+                self.held
+                & self.complete
+                & (self.locks == 0)
+                & (self.joint.value_bytes > 0)
+                & ~self.joint.stays
             )
             if len(pool) == 0:
                 raise InfeasibleBudget(

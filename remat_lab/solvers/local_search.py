@@ -57,6 +57,7 @@ def search(
         written = joint.writes.row(k)
         # A rerun contributor would leave partial sums; accumulated values are kept instead.
         again[k] = len(written) > 0 and bool((joint.writer_count[written] == 1).all())
+    again &= ~joint.runs_once
     keep = np.zeros(joint.n_values, dtype=np.bool_)
     keep[joint.outputs] = True
     plain = joint.plain_time or 1.0

@@ -96,6 +96,7 @@ def _run(joint: JointGraph, budget: int, order: str, feasibility: bool, states: 
         joint.op_workspace,
         joint.op_time,
         joint.outputs,
+        joint.runs_once,
     )
 
 
@@ -139,6 +140,7 @@ def _search(
     workspace,
     op_time,
     outputs,
+    once,
 ):
     """A*. Returns (status, ops of a shortest path).
 
@@ -177,6 +179,11 @@ def _search(
     needed = np.empty(values, dtype=np.bool_)
     is_output = np.zeros(values, dtype=np.bool_)
     is_output[outputs] = True
+    stays = np.zeros(values, dtype=np.bool_)  # nothing may make it again
+    for op in range(ops):
+        for e in range(write_start[op], write_start[op + 1]):
+            if once[op]:
+                stays[write_index[e]] = True
     droppable = np.empty(values, dtype=np.int64)
     chosen = np.empty(values + 1, dtype=np.int64)
     rest = np.empty(values + 1, dtype=np.int64)
@@ -208,6 +215,8 @@ def _search(
             if forced:
                 break
             again = (done & _bit(op)) != 0
+            if again and once[op]:
+                continue
             if order > 0 and not again and op != first_undone:
                 continue
             if order == 2 and again and (op <= last or done == everything):
@@ -248,7 +257,7 @@ def _search(
                 live += value_bytes[value]
                 if value_bytes[value] == 0:
                     continue
-                wanted = False
+                wanted = stays[value]
                 for e in range(read_start[op], read_start[op + 1]):
                     if read_index[e] == value:
                         wanted = True

@@ -175,7 +175,8 @@ def _build(cp_model: Any, joint: JointGraph, budget: int, intervals: int, hint: 
         written = joint.writes.row(k)
         runs: list[tuple[Any, Any]] = [(event(k, k), True)]
         later[k] = []
-        if len(written) and (joint.writer_count[written] == 1).all() and k + 1 < n:
+        single = len(written) > 0 and (joint.writer_count[written] == 1).all()
+        if single and not joint.runs_once[k] and k + 1 < n:
             table = [event(t, k) for t in range(k + 1, n)]
             before = None
             for i in range(1, intervals):

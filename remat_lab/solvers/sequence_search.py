@@ -60,7 +60,7 @@ def ops_of(graph: ComputationGraph) -> Ops:
             joint.op_workspace,
             keep,
             joint.op_time,
-            ~joint.op_backward & (graph.node_of_op >= 0),
+            ~joint.op_backward & (graph.node_of_op >= 0) & ~joint.runs_once,
         )
 
     return memo(graph, "ops", make)

@@ -12,6 +12,7 @@ disk under that key.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -147,12 +148,28 @@ def _signature(node: torch.fx.Node) -> str:
             )
         if isinstance(argument, (tuple, list)):
             return "[" + ",".join(text(item) for item in argument) + "]"
-        return repr(argument)
+        return _name(argument)
 
     if node.op == "placeholder":
         return hashlib.sha256(f"gradient of the loss|{text(node)}".encode()).hexdigest()[:24]
-    parts = [str(node.target), text(node.args), *(f"{k}={text(v)}" for k, v in sorted(node.kwargs.items()))]
+    parts = [_name(node.target), text(node.args), *(f"{k}={text(v)}" for k, v in sorted(node.kwargs.items()))]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:24]
+
+
+def _name(thing: Any) -> str:
+    """A text that is the same in every process: a function's own repr holds its address."""
+    if isinstance(thing, functools.partial):
+        options = ",".join(f"{key}={_name(value)}" for key, value in sorted(thing.keywords.items()))
+        return f"partial({_name(thing.func)},{','.join(map(_name, thing.args))},{options})"
+    if isinstance(thing, (tuple, list)):
+        return "[" + ",".join(map(_name, thing)) + "]"
+    if isinstance(thing, dict):
+        return "{" + ",".join(f"{_name(key)}:{_name(value)}" for key, value in thing.items()) + "}"
+    if isinstance(thing, (torch._ops.OperatorBase, torch._ops.OpOverloadPacket)):
+        return str(thing)
+    if callable(thing) and hasattr(thing, "__qualname__"):
+        return f"{thing.__module__}.{thing.__qualname__}"
+    return repr(thing)
 
 
 # -- measuring -------------------------------------------------------------------------------------------------

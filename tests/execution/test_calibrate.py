@@ -1,6 +1,8 @@
 """calibrate(): measured workspaces, sizes and times, kept on disk."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -97,3 +99,22 @@ def test_another_model_does_not_change_a_known_models_times(tmp_path, monkeypatc
     before = calibrate(first, k=1).joint.op_time
     calibrate(captured(5), k=1)
     assert np.array_equal(calibrate(first, k=1).joint.op_time, before)
+
+
+def test_another_process_gives_the_same_signatures():
+    """Else nothing on disk is ever found again: a function's repr, say, holds an address."""
+    program = """
+import functools, torch
+from torch import nn
+from remat_lab.execution.calibrate import _name, signatures
+from remat_lab.execution.capture import capture
+
+net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout2d(), nn.Flatten(), nn.Dropout(), nn.Linear(144, 4), nn.RReLU())
+print(*signatures(capture(net, torch.randn(2, 3, 8, 8), lambda y: y.sum()).storages))
+print(_name(functools.partial(capture, [signatures], key=functools.partial(_name, 3))))
+"""
+    runs = [
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1] and " at 0x" not in runs[0]

@@ -135,3 +135,14 @@ def test_each_constraint_is_there_for_a_reason(kind: str | None, error: str | No
 def test_only_constraints_that_are_there_can_be_left_out() -> None:
     with pytest.raises(ValueError, match="'budgets'"):
         program(unit_chain(2), 3).without("budgets")
+
+
+def test_local_search_meets_its_own_minimum() -> None:
+    """Each search is another; "min" is what one of them has come to, and its plan is at hand."""
+    graph = random_layered(14, seed=3).joint
+    for seconds in (0.02, 0.1):
+        least = rl.minimum_budget(graph, "local-search", seconds=seconds)
+        assert rl.solve(graph, "min", "local-search", seconds=seconds).peak <= least < rl.vanilla_peak(graph)
+        with pytest.raises(rl.InfeasibleBudget) as caught:
+            rl.solve(graph, 1, "local-search", seconds=seconds)
+        assert caught.value.minimum == least

@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import traceback as fx_traceback
 from torch.utils import _pytree as pytree
 
@@ -39,6 +40,7 @@ __all__ = [
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
+    "FunctionalTensor",
     "allocator_events",
     "annotation",
     "compiling",

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import _torch_private as private
+
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict)
 _SEQUENCES = (list, collections.deque)
 _OPAQUE = (
@@ -37,6 +39,7 @@ class Snapshot:
         self._kept: dict[int, tuple[Any, list[Any]]] = {}
         self._classes: dict[type, dict[str, Any]] = {}
         self._caches: dict[int, tuple[Any, int]] = {}
+        self._globals: dict[int, tuple[dict[Any, Any], dict[Any, Any]]] = {}
         waiting = [(root, 0) for root in roots]
         while waiting:
             found, depth = waiting.pop()
@@ -69,12 +72,18 @@ class Snapshot:
                     delattr(owner, name)
                 elif value is not attributes[name]:
                     setattr(owner, name, attributes[name])
+        for names, known in self._globals.values():
+            for name in [name for name, value in names.items() if _traced(value)]:
+                if name in known:
+                    names[name] = known[name]
+                else:
+                    del names[name]
         for cached, misses in self._caches.values():
             if cached.cache_info().misses != misses:
                 cached.cache_clear()
 
     def _keep_class(self, owner: type, waiting: list[tuple[Any, int]]) -> None:
-        """Class attributes, and the functions a class or its file caches results of."""
+        """Class attributes; in the class's file, cached functions, and names and tables that may get traced tensors."""
         for part in owner.__mro__:
             if part in self._classes or part.__module__.partition(".")[0] in (
                 "torch",
@@ -88,6 +97,11 @@ class Snapshot:
                 (value, 1) for value in vars(part).values() if type(value) in (*_MAPPINGS, *_SEQUENCES)
             )
             file = sys.modules.get(part.__module__)
+            if (
+                file is not None and id(vars(file)) not in self._globals
+            ):  # much else may change here: see restore()
+                found = [value for value in vars(file).values() if type(value) in _MAPPINGS]
+                self._globals.update({id(names): (names, dict(names)) for names in (vars(file), *found)})
             for value in (*vars(part).values(), *(vars(file).values() if file else ())):
                 if isinstance(value, functools._lru_cache_wrapper):
                     self._caches[id(value)] = value, value.cache_info().misses
@@ -117,6 +131,10 @@ def _container(found: Any) -> Any:
         return None
     attributes = getattr(found, "__dict__", None)
     return attributes if type(attributes) is dict else None
+
+
+def _traced(value: Any) -> bool:
+    return isinstance(value, (private.FakeTensor, private.FunctionalTensor))
 
 
 def _same(now: list[Any], before: list[Any]) -> bool:

@@ -272,6 +272,9 @@ def test_a_buffer_updated_in_place_may_be_read_by_what_follows():
     parity(stateful(step))
 
 
+TABLES = {}
+
+
 class Keeper(nn.Module):
     """Keeps what it can lay hands on: an activation, a table made once, counters, a history, a cached function."""
 
@@ -291,7 +294,7 @@ class Keeper(nn.Module):
             self.register_buffer("mask", torch.ones(4), persistent=False)
         self.last = self.linear(x * self.table * self.mask * self.helper.scale() * ramp(4))
         self.history.append(self.last)
-        self.shared["last"] = Keeper.newest = self.last
+        self.shared["last"] = Keeper.newest = TABLES["last"] = self.last
         return self.last
 
 
@@ -314,13 +317,14 @@ def test_capture_leaves_what_forward_keeps_as_it_was():
     before, history = dict(vars(model)), model.history
     capture(model, torch.randn(3, 4), lambda y: y.sum())
     assert vars(model) == before and model.history is history and not history and not model._buffers
-    assert not Keeper.shared and not hasattr(Keeper, "newest") and model.helper.made is None
+    assert not TABLES and not Keeper.shared and not hasattr(Keeper, "newest") and model.helper.made is None
     copy.deepcopy(model)
     assert type(ramp(4)) is torch.Tensor
     with pytest.raises(CaptureError):
         capture(model, torch.randn(3, 5), lambda y: y.sum())
     assert vars(model) == before
     model(torch.randn(3, 4)).sum().backward()
+    TABLES.clear()
 
 
 def test_a_model_that_keeps_things_trains_as_planned():

@@ -279,16 +279,16 @@ def _measure(stages: Stages, call: Call, steps: int, into: Stages | None = None)
         parameter_gradient = _own_parameters(stages)
     # What the chain has no values for. The loss's gradient is there when the last step's backward begins, and stays
     # to the end: counted with the gradients that this backward leaves. So is the total loss where only the last step
-    # has one; it is part of that step's internal state until then. Where earlier steps have one, it is beside all
-    # they do, as is the copy of the buffers that a run begins with.
-    extra[last.start] += loss
+    # has one: its backward follows at once. Where earlier steps have one, it is beside all they do, as is the copy
+    # of the buffers that a run begins with.
+    extra[2 * steps + 1] += loss
     parameter_gradient[-1] += loss
     beside = moving
     if any(stages.has_loss(t) for t in range(1, steps)):
         beside += loss
     else:
-        made[second][-1] += loss
-        extra[second][-1] = max(extra[second][-1], made[second][-1])
+        extra[second][-1] = max(extra[second][-1], made[second][-1] + loss)
+        extra[2 * steps + 1] += loss
         parameter_gradient[-1] += loss
     if stages.moves_buffers:  # a step that runs again works on clones of its buffers
         modules = [

@@ -245,6 +245,17 @@ def test_no_step_holds_more_than_the_chain_says(moves, loss_at):
                     b.zero_()
 
 
+def test_the_loss_and_its_gradient_are_counted_at_the_last_step():
+    model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(5)])
+    chain = rl.Chain.from_sequential(
+        model, torch.randn(8, 16), loss=nn.functional.mse_loss, targets=torch.randn(8, 16)
+    )
+    run = rl.execute(chain, rl.solve(chain, None, "vanilla"))
+    assert run.difference == 0
+    backward = np.flatnonzero(run.schedule.actions > chain.seed_op)
+    assert np.array_equal(run.during[backward], run.predicted.during[backward])
+
+
 def test_a_loss_with_statistics_of_its_own_moves_them_once():
     class Centred(nn.Module):
         def __init__(self):

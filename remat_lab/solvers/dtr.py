@@ -86,6 +86,7 @@ class Runtime:
     score : a name from :data:`SCORES`, or ``fn(candidate: Candidate) -> number``; least is evicted first
     seed : for "random"
     most_runs : give up after this many runs for each op
+    for_good : keep even past its last plain use what only one run of an op may make (see JointGraph.runs_once)
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Runtime:
         score: str | Callable[[Candidate], float] = "h-dtr",
         seed: int = 0,
         most_runs: int = MOST_RUNS,
+        for_good: bool = False,
     ):
         if isinstance(score, str) and score not in SCORES:
             raise ValueError(f"score must be one of {SCORES} or a function of a candidate, got {score!r}")
@@ -119,8 +121,8 @@ class Runtime:
         self.given: list[set[int]] = [set() for _ in range(values)]
         self.to_come = joint.writer_count.tolist()  # writers that have not run for the first time
         self.uses = np.diff(joint.readers.start).tolist()  # plain reads still to come
-        # What only one run of an op can make is kept for good: some later op may be computed again from it.
-        for value in np.union1d(joint.outputs, np.flatnonzero(joint.stays)).tolist():
+        lasting = np.union1d(joint.outputs, np.flatnonzero(joint.stays)) if for_good else joint.outputs
+        for value in lasting.tolist():
             self.uses[value] += 1
         self.live = 0
         self.clock = 0.0
@@ -397,7 +399,16 @@ def play(
     InfeasibleBudget
         If an op does not fit beside what is in use, or the runtime thrashes.
     """
-    return Schedule(joint, Runtime(joint, 2**62 if budget is None else budget, score, seed).play())
+    return Schedule(joint, _play(joint, 2**62 if budget is None else budget, score, seed, MOST_RUNS))
+
+
+def _play(joint: JointGraph, budget: int, score: Any, seed: int, most_runs: int) -> np.ndarray:
+    """The actions; a few bytes are kept for good only if an op that may run once would run again otherwise."""
+    actions = Runtime(joint, budget, score, seed, most_runs).play()
+    counts = np.bincount(actions[actions >= 0], minlength=joint.n_ops)
+    if (counts[joint.runs_once] > 1).any():
+        actions = Runtime(joint, budget, score, seed, most_runs, for_good=True).play()
+    return actions
 
 
 def least_budget(
@@ -411,7 +422,7 @@ def least_budget(
         middle = (low + high) // 2
         try:
             # Five runs for each op are thrashing enough, and keep the search short.
-            actions = Runtime(joint, middle, score, seed, most_runs=5).play()
+            actions = _play(joint, middle, score, seed, most_runs=5)
             high = min(middle, simulate(Schedule(joint, actions)).peak)
         except InfeasibleBudget:
             low = middle + 1

@@ -95,6 +95,13 @@ def test_the_runtime_of_dtr_frees_no_output(net):
     assert not np.isin(cap.joint.outputs, ~frees[frees < 0]).any()
 
 
+def test_with_room_for_all_dtr_is_the_plain_schedule(net):
+    cap = net[0]
+    for budget in (None, rl.vanilla_peak(cap)):
+        plan = rl.solve(cap, budget, "dtr")
+        assert plan.peak == rl.vanilla_peak(cap) and plan.schedule.recomputed_ops == 0
+
+
 def test_whether_outputs_are_kept_is_said_of_the_graph(net):
     joint = net[0].joint
     assert joint.keeps_outputs and joint.runs_once[joint.op_names.index("loss_gradient")]

@@ -34,6 +34,12 @@ def execute(
 
     Hooks on parameters and modules do not run here; those on parameters do with :func:`apply`.
 
+    Numbers are eager's bit for bit, with one exception: an op that eager runs in place on a *slice* of a tensor
+    (``gates[:, :n].sigmoid_()``, as a GRU does on the CPU) runs here on a tensor of its own, and some CPU kernels
+    (sigmoid, say) round the ends of a slice's rows otherwise than a whole tensor. They agree where rows fill
+    whole vectors (multiples of 32 float32 with AVX-512); elsewhere the last bit may differ. Plans agree among
+    each other in any case.
+
     Parameters
     ----------
     cap : CapturedModel, or a Chain measured on a model (``verify`` is for captured models only)

@@ -17,7 +17,7 @@ from ..schedule import Schedule
 from .as_captured import Now
 from .execute import mismatch, require_captured, schedule_for, without_data
 from .interpreter import Interpreter
-from .tracing import Signature, autocast_state
+from .signature import Signature, autocast_state
 
 if TYPE_CHECKING:
     from .capture import CapturedModel

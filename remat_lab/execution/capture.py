@@ -21,8 +21,10 @@ from ..joint import JointGraph
 from .as_captured import AsCaptured
 from .layers import layers
 from .program import Program
+from .signature import Signature, autocast_state
+from .standin import LossModule, StandIn
 from .storages import StorageGraph, build, tensors_of
-from .tracing import LossModule, Signature, StandIn, autocast_state, constant_names, trace
+from .tracing import constant_names, trace
 
 if TYPE_CHECKING:
     from ..explain import Explanation

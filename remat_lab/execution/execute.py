@@ -15,7 +15,7 @@ from ..schedule import Schedule
 from ..simulate import simulate
 from .interpreter import Interpreter
 from .measure import Levels, Measurement, meter_for, process_peak, storage_bytes
-from .tracing import Signature
+from .signature import Signature
 
 if TYPE_CHECKING:
     from .capture import CapturedModel

@@ -8,7 +8,7 @@ import torch
 
 from remat_lab.execution.calibrate import calibrate
 from remat_lab.execution.capture import capture
-from remat_lab.execution.tracing import call_arguments
+from remat_lab.execution.signature import call_arguments
 from remat_lab.schedule import Schedule
 
 from .networks import NETWORKS

@@ -8,9 +8,7 @@ net = apply_chain(chain, plan)          # loss, state = net(inputs, targets, sta
 
 from __future__ import annotations
 
-import contextlib
 import time as clock
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,17 +20,14 @@ from ..errors import CaptureError
 from ..plan import Plan
 from ..schedule import Schedule
 from ..simulate import simulate
-from .baselines import as_it_was
+from .chain_costs import chain_as_it_was, chain_levels, measured_costs, naming
 from .chain_run import ChainRun
 from .execute import accumulate, schedule_of, synchronize
-from .interpreter import RandomState
-from .measure import Levels, Measurement, meter_for, process_peak, storage_bytes
-from .stages import Buffers, Call, RecurrentStages, SequentialStages, Stages, State, flatten, tensors_in
+from .measure import Levels, Measurement, meter_for, process_peak
+from .stages import Call, RecurrentStages, SequentialStages, Stages, State, flatten, tensors_in
 
 #: Steps of a recurrent chain that are measured; the middle ones stand for all but the first and the last.
 PROBED = 6
-#: Runs whose median is a step's time.
-REPEATS = 5
 
 
 class ModelChain(Chain):
@@ -121,24 +116,24 @@ def from_sequential(
             f"{type(model).__name__} has a forward of its own, which need not run its modules in a row: give those, in "
             "an nn.Sequential"
         )
-    with _naming("the inputs"):
+    with naming("the inputs"):
         initial, spec = flatten(inputs)
     call = Call(inputs, targets, initial)
     stages = SequentialStages(model, _groups(model, inputs), loss)
     stages.specs[0] = spec
-    costs = _measure(stages, call, len(stages.groups))
+    costs = measured_costs(stages, call, len(stages.groups))
     return ModelChain(len(stages.groups), stages, call, **costs, name=type(model).__name__)
 
 
 def _groups(model: nn.Sequential, inputs: Any) -> list[nn.Sequential]:
     """The stages: modules joined to the one before where they share memory with it."""
     groups: list[list[nn.Module]] = []
-    with _as_it_was(model, []), torch.no_grad():
+    with chain_as_it_was(model, []), torch.no_grad():
         x = inputs
         for i, (name, module) in enumerate(model._modules.items()):
             before = flatten(x)[0]
             versions = [a._version for a in before]
-            with _naming(f"stage {len(groups) + 1}, module {name!r} ({type(module).__name__})"):
+            with naming(f"stage {len(groups) + 1}, module {name!r} ({type(module).__name__})"):
                 x = module(x)
                 flatten(x)
             changed = versions != [a._version for a in before]
@@ -154,17 +149,6 @@ def _groups(model: nn.Sequential, inputs: Any) -> list[nn.Sequential]:
             else:
                 groups.append([module])
     return [nn.Sequential(*group) for group in groups]
-
-
-@contextlib.contextmanager
-def _naming(what: str) -> Iterator[None]:
-    """Raise what fails in here as a CaptureError that says what it was."""
-    try:
-        yield
-    except CaptureError as error:
-        raise CaptureError(f"{what}: {error}") from error
-    except Exception as error:
-        raise CaptureError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def from_rnn(
@@ -213,7 +197,7 @@ def from_rnn(
     _enough(inputs, steps, "inputs")
     if loss_at == "every" and targets is not None:
         _enough(targets, steps, "targets")
-    with _as_it_was(cell, []), torch.no_grad(), _naming(f"step 1 ({type(cell).__name__})"):
+    with chain_as_it_was(cell, []), torch.no_grad(), naming(f"step 1 ({type(cell).__name__})"):
         result = cell(inputs[0]) if state is None else cell(inputs[0], state)
     gives_output = isinstance(cell, nn.RNNBase) or (state is not None and _is_pair(result, state))
     example = result[1] if gives_output else result
@@ -222,7 +206,7 @@ def from_rnn(
     stages = RecurrentStages(cell, steps, spec, loss, loss_at, gives_output)
     call = Call(inputs, targets, initial)
     probed = min(steps, PROBED)
-    costs = _measure(stages.of_length(probed), call, probed, into=stages)
+    costs = measured_costs(stages.of_length(probed), call, probed, into=stages)
     costs = {k: stretched(v, steps) if np.ndim(v) and probed < steps else v for k, v in costs.items()}
     return ModelChain(steps, stages, call, **costs, name=type(cell).__name__)
 
@@ -237,167 +221,6 @@ def _is_pair(result: Any, state: Any) -> bool:
 def _enough(sequence: Any, steps: int, what: str) -> None:
     if len(sequence) < steps:
         raise ValueError(f"{what} holds {len(sequence)} steps, the chain has {steps}")
-
-
-@contextlib.contextmanager
-def _as_it_was(module: nn.Module, tensors: State) -> Iterator[None]:
-    """As :func:`as_it_was`, for buffers that steps bind anew as well."""
-    with as_it_was(module, tensors), Buffers(module).kept():
-        yield
-
-
-# -- measuring -----------------------------------------------------------------------------------------------
-def _measure(stages: Stages, call: Call, steps: int, into: Stages | None = None) -> dict[str, Any]:
-    """Costs per step: every hidden step once, then a plain forward and backward pass, measured as they run."""
-    with _as_it_was(stages.module, []):
-        hidden = _dry_run(stages, call, steps)
-        if into is not None:
-            into.draws, into.moves_buffers = stages.draws, stages.moves_buffers
-        shape = Chain(steps, keeps_input=True)
-        order = [shape.hidden_op(t) for t in range(1, steps + 1)]
-        order += [shape.internal_op(t) for t in range(1, steps + 1)]
-        schedule = Schedule.from_ops(shape.joint, [*order, *range(2 * steps, 3 * steps + 1)])
-        warm = ChainRun(shape, stages, schedule, call)  # a first call may allocate caches that stay
-        warm.advance()
-        loss = warm.loss().nbytes
-        levels = _levels(shape, stages, schedule, call)
-        seconds = np.median([_seconds(shape, stages, schedule, call) for _ in range(REPEATS)], axis=0)
-    runs = np.flatnonzero(schedule.actions >= 0)
-    moving = Buffers(stages.module).bytes if stages.moves_buffers else 0
-    before = np.concatenate([[moving], levels.after])[runs]
-    extra, made = levels.during[runs] - before, levels.after[runs] - before
-    first, last = slice(0, steps), slice(-1, -steps - 1, -1)
-    second = slice(steps, 2 * steps)
-    gradient = hidden.copy()
-    gradient[-1] = 0  # the loss is inside the last step
-    parameters = [p for p in stages.module.parameters() if p.requires_grad]
-    recurrent = isinstance(stages, RecurrentStages)
-    if recurrent:
-        parameter_gradient: Any = np.array([sum(p.numel() * p.element_size() for p in parameters)])
-    else:
-        assert isinstance(stages, SequentialStages)
-        parameter_gradient = _own_parameters(stages)
-    # What the chain has no values for. The loss's gradient is there when the last step's backward begins, and stays
-    # to the end: counted with the gradients that this backward leaves. So is the total loss where only the last step
-    # has one: its backward follows at once. Where earlier steps have one, it is beside all they do, as is the copy
-    # of the buffers that a run begins with.
-    extra[2 * steps + 1] += loss
-    parameter_gradient[-1] += loss
-    beside = moving
-    if any(stages.has_loss(t) for t in range(1, steps)):
-        beside += loss
-    else:
-        extra[second][-1] = max(extra[second][-1], made[second][-1] + loss)
-        extra[2 * steps + 1] += loss
-        parameter_gradient[-1] += loss
-    if stages.moves_buffers:  # a step that runs again works on clones of its buffers
-        modules = [
-            [stages.module] if stages.shares_buffers else stages.modules_at(t) for t in range(1, steps + 1)
-        ]
-        extra[first] += [Buffers(*m).bytes for m in modules]
-        if stages.shares_buffers:  # and a hidden state has those after its step
-            hidden += moving
-    extra += beside
-    wanted = [x for x in call.initial if x.requires_grad]
-    times = [
-        _typical(seconds[runs][part]) if recurrent else seconds[runs][part] for part in (first, second, last)
-    ]
-    return {
-        "hidden": hidden,
-        "internal": np.maximum(hidden, made[second]),
-        "gradient": gradient,
-        "time": times[0],
-        "internal_time": times[1],
-        "backward_time": times[2],
-        "workspace": extra[first],
-        "internal_workspace": extra[second],
-        "backward_workspace": extra[last],
-        "parameter_gradient": int(parameter_gradient[0]) if recurrent else parameter_gradient,
-        "input_gradient": sum(x.numel() * x.element_size() for x in wanted),
-        "input_bytes": storage_bytes(
-            [*stages.module.parameters(), *stages.module.buffers(), *_tensors(call)]
-        ),
-    }
-
-
-def _typical(seconds: np.ndarray) -> np.ndarray:
-    """Equal steps take equal time: the median, the last step's loss apart."""
-    typical = np.full(len(seconds), np.median(seconds))
-    typical[-1] = max(seconds[-1], typical[-1])
-    return typical
-
-
-def _own_parameters(stages: SequentialStages) -> np.ndarray:
-    """Bytes of the gradients each stage's backward makes first (a shared parameter: the last stage to use it)."""
-    seen: set[int] = set()
-    sizes = []
-    loss = [stages.loss] if isinstance(stages.loss, nn.Module) else []
-    for t in range(len(stages.groups), 0, -1):
-        size = 0
-        for module in [stages.groups[t - 1], *(loss if t == len(stages.groups) else [])]:
-            for p in module.parameters():
-                if p.requires_grad and id(p) not in seen:
-                    seen.add(id(p))
-                    size += p.numel() * p.element_size()
-        sizes.append(size)
-    return np.array(sizes[::-1])
-
-
-def _dry_run(stages: Stages, call: Call, steps: int) -> np.ndarray:
-    """Bytes of each hidden state; notes whether steps draw or move buffers; refuses changes in place."""
-    random = RandomState(call.initial[0].device)
-    state = random.save()
-    buffers = Buffers(stages.module)
-    old = buffers.copies()
-    hidden, sizes = call.initial, []
-    with torch.no_grad():
-        for t in range(1, steps + 1):
-            versions = [x._version for x in hidden]
-            with _naming(f"step {t} ({stages.describe(t)})"):
-                new, _ = stages.step(t, hidden, call, False)
-            if versions != [x._version for x in hidden]:
-                raise CaptureError(
-                    f"step {t} ({stages.describe(t)}) changes its hidden state in place, so it cannot run again from "
-                    "it: let it make a new one"
-                )
-            if stages.has_loss(t):
-                with _naming(f"the loss of step {t}"):
-                    stages.step(t, hidden, call, True)
-            sizes.append(storage_bytes(new))
-            hidden = new
-    stages.draws = random.save() != state
-    stages.moves_buffers = any(not torch.equal(a, b) for a, b in zip(old, buffers.copies()))
-    return np.array(sizes, dtype=np.int64)
-
-
-def _levels(chain: Chain, stages: Stages, schedule: Schedule, call: Call) -> Levels:
-    """Memory during and after every action, from a run that changes nothing."""
-    meter = meter_for(call.initial[0].device)
-    with meter:
-        run = ChainRun(chain, stages, schedule, call)
-        run.advance(mark=meter.mark)
-    run.abandon()
-    n = len(schedule)
-    during, after = meter.levels.during[:n], meter.levels.after[:n]
-    return Levels(np.where(schedule.actions >= 0, during, after), after)
-
-
-def _seconds(chain: Chain, stages: Stages, schedule: Schedule, call: Call) -> np.ndarray:
-    """Wall-clock time of every action, from a run that changes nothing."""
-    run = ChainRun(chain, stages, schedule, call, losses_ahead=False)
-    ticks = [clock.perf_counter()]
-
-    def mark() -> None:
-        synchronize(run.device)
-        ticks.append(clock.perf_counter())
-
-    run.advance(mark=mark)
-    run.abandon()
-    return np.diff(ticks)
-
-
-def _tensors(call: Call) -> list[torch.Tensor]:
-    return [*call.initial, *tensors_in(call.inputs), *tensors_in(call.targets)]
 
 
 # -- running -------------------------------------------------------------------------------------------------
@@ -422,7 +245,9 @@ def execute_chain(
     chain.stages.check_modules()
     schedule = schedule_on(chain, plan)
     call = call_of(chain, inputs, targets, state)
-    levels = _levels(chain, chain.stages, schedule, call) if measure else Levels(*[np.zeros(0, np.int64)] * 2)
+    levels = (
+        chain_levels(chain, chain.stages, schedule, call) if measure else Levels(*[np.zeros(0, np.int64)] * 2)
+    )
     run = ChainRun(chain, chain.stages, schedule, call)
     started = clock.perf_counter()
     run.advance()
@@ -469,9 +294,9 @@ def plain_chain(chain: ModelChain, *, measure: bool = True) -> Measurement:
 
     levels = Levels(*[np.zeros(0, np.int64)] * 2)
     if measure:
-        with _as_it_was(stages.module, call.initial):
+        with chain_as_it_was(stages.module, call.initial):
             step()
-        with _as_it_was(stages.module, call.initial):
+        with chain_as_it_was(stages.module, call.initial):
             meter = meter_for(chain.device)
             with meter:
                 step()
@@ -544,7 +369,7 @@ def _initial(own: Call, inputs: Any, stages: RecurrentStages) -> State:
     """The chain's own initial state, or zeros for another batch size, as the cell makes them."""
     if inputs is own.inputs or _shape(inputs[0]) == _shape(own.inputs[0]):
         return own.initial
-    with _as_it_was(stages.cell, []), torch.no_grad():
+    with chain_as_it_was(stages.cell, []), torch.no_grad():
         result = stages.cell(inputs[0])
     flat, _ = flatten(result[1] if stages.gives_output else result)
     return [torch.zeros_like(x) for x in flat]

@@ -1,9 +1,7 @@
 """Run a schedule action by action, exactly as written: the part that execute() and apply() share.
 
-Random numbers: every op draws the numbers it draws in eager, whenever and however often it runs. The generators'
-state is saved before its first run, set before each later one and put back after; where a schedule runs random ops
-in another order than eager, :class:`Stream` finds the state each begins with. So masks are identical, and the stream
-ends where eager's would.
+Random numbers: every op draws the numbers it draws in eager, whenever and however often it runs, by
+:class:`Stream`. So masks are identical, and the stream ends where eager's would.
 """
 
 from __future__ import annotations
@@ -50,9 +48,10 @@ class RandomState:
 
 
 class Stream:
-    """The random numbers of a schedule whose random ops first run in another order than eager's.
+    """The random numbers of ops that run again, or first run in another order than eager's.
 
-    To know the state an op begins with, those before it in eager's order are run once on made-up inputs, for the
+    The generators' state is saved before an op's first run, set before each later one and put back after. Where an
+    op first runs before one that is ahead of it in eager, those ahead are run once on made-up inputs, for the
     numbers they use up: before the first action, while no value is held, so that no peak is raised.
 
     Parameters
@@ -68,7 +67,10 @@ class Stream:
         self.after: dict[int, Any] = {}
         self.done: set[int] = set()
         ops = sorted(first)  # eager's order
-        early = max(op for i, op in enumerate(first) if any(other < op for other in first[i + 1 :]))
+        early = max((op for i, op in enumerate(first) if min(first[i:]) < op), default=None)
+        self.reorders = early is not None
+        if early is None:
+            return
         entry = state = random.save()
         try:
             for op in ops[: ops.index(early)]:
@@ -83,26 +85,27 @@ class Stream:
 
     def run(self, op: int, act: Act, slots: Slots) -> None:
         """Run an op with its own numbers; the generators are left where eager has them once all of ``done`` ran."""
-        again = op in self.done
+        again, ahead = op in self.done, max(self.done, default=-1) > op
         now = self.random.save()
-        self.random.restore(self.before.setdefault(op, now))
+        start = self.before.setdefault(op, now)
+        if start is not now:
+            self.random.restore(start)
         try:
             act(slots)
-            after = self.random.save()
-        finally:
+        except BaseException:
             self.random.restore(now)
-        if again:
-            return
-        if self.after.setdefault(op, after) != after:
+            raise
+        after = self.random.save() if op in self.after and not again else None
+        if again or ahead:
+            self.random.restore(now)
+        self.done.add(op)
+        if after is not None and after != self.after[op]:
             name = self.program.graph.joint.op_names[op]
             raise ExecutionError(
                 f"how many random numbers {name!r} draws depends on data, and the plan runs ops that draw after it in "
                 "eager before it: it cannot be run with eager's numbers; plan with another method",
                 op=name,
             )
-        if not self.done or op > max(self.done):
-            self.random.restore(after)
-        self.done.add(op)
 
 
 class Interpreter:
@@ -229,59 +232,27 @@ def _acts(program: Program, schedule: Schedule, random: RandomState, verify: boo
     """One function per action, with random replay and verification wrapped around the runs that need them."""
     run, free = program.run, program.free
     acts = [free[~code] if code < 0 else run[code] for code in schedule.actions.tolist()]
-    states: dict[int, Any] = {}
     sums: dict[int, list[int]] = {}
-    stream = _stream(program, schedule, random)
     several = schedule.run_counts > 1
-    for op in np.flatnonzero(several if stream is None else schedule.run_counts).tolist():
+    ops = schedule.actions[schedule.actions >= 0]
+    first = list(dict.fromkeys(ops[np.array(program.random)[ops]].tolist()))
+    stream = Stream(program, random, first)
+    for op in np.flatnonzero(schedule.run_counts if stream.reorders else several).tolist():
         draws, checked = program.random[op], verify and several[op] and program.defined[op]
         if not (draws or checked):
             continue
         for step in np.flatnonzero(schedule.actions == op).tolist():
-            if draws and stream is not None:
+            if draws:
                 acts[step] = functools.partial(stream.run, op, acts[step])
-            elif draws:
-                wrap = _replaying if op in states else _saving
-                acts[step] = wrap(acts[step], op, states, random)
-                states.setdefault(op, None)
             if checked:
                 acts[step] = _verifying(acts[step], op, step, program, sums, schedule)
     return acts
-
-
-def _stream(program: Program, schedule: Schedule, random: RandomState) -> Stream | None:
-    """None if random ops first run in eager's order."""
-    if not any(program.random):
-        return None
-    ops = schedule.actions[schedule.actions >= 0]
-    first = list(dict.fromkeys(ops[np.array(program.random)[ops]].tolist()))
-    return None if first == sorted(first) else Stream(program, random, first)
 
 
 def _then(first: Act, second: Act) -> Act:
     def run(slots: Slots) -> None:
         first(slots)
         second(slots)
-
-    return run
-
-
-def _saving(act: Act, op: int, states: dict[int, Any], random: RandomState) -> Act:
-    def run(slots: Slots) -> None:
-        states[op] = random.save()
-        act(slots)
-
-    return run
-
-
-def _replaying(act: Act, op: int, states: dict[int, Any], random: RandomState) -> Act:
-    def run(slots: Slots) -> None:
-        now = random.save()
-        random.restore(states[op])
-        try:
-            act(slots)
-        finally:
-            random.restore(now)
 
     return run
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from .arrays import Csr, csr, frozen
 from .errors import InvalidGraph
-from .joint import CATEGORIES, TIME_UNITS, JointGraph
+from .joint import TIME_UNITS, JointGraph
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -448,9 +448,8 @@ def project(
     of v reads a value of u.
     """
     if node_of_op is None:
-        matters = joint.read_forward | (joint.value_category != CATEGORIES.index("buffer"))
         node_of_op = np.full(joint.n_ops, -1, dtype=np.int64)
-        nodes = np.unique(joint.writes.owners()[matters[joint.writes.index]])
+        nodes = np.unique(joint.writes.owners()[joint.makes_node[joint.writes.index]])
         nodes = nodes[~joint.op_backward[nodes]]
         node_of_op[nodes] = np.arange(len(nodes))
     node_of_op = np.asarray(node_of_op, dtype=np.int64)

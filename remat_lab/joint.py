@@ -231,9 +231,10 @@ class JointGraph:
         return frozen(self.writer_count == 0)
 
     @cached_property
-    def read_forward(self) -> np.ndarray:
-        """bool of shape (values,): a forward op reads it."""
-        found = np.zeros(self.n_values, dtype=bool)
+    def makes_node(self) -> np.ndarray:
+        """bool of shape (values,): a forward op that writes it is a node of the graph; not so a buffer's new contents
+        which no other forward op reads (a batch norm's count of batches)."""
+        found = self.value_category != CATEGORIES.index("buffer")
         found[self.reads.index[~self.op_backward[self.reads.owners()]]] = True
         return frozen(found)
 

@@ -16,7 +16,6 @@ import torch
 from ..arrays import csr, frozen
 from ..errors import InvalidGraph
 from ..graph import ComputationGraph
-from ..joint import CATEGORIES
 from .storages import StorageGraph, label_of, tensors_of
 
 #: Calls that return an activation in another shape.
@@ -34,7 +33,6 @@ def layers(graph: StorageGraph) -> ComputationGraph:
         If no forward op makes an activation.
     """
     joint = graph.joint
-    matters = joint.read_forward | (joint.value_category != CATEGORIES.index("buffer"))
     forward = {graph.nodes[i]: i for i in range(joint.n_ops) if not joint.op_backward[i]}
     group_of: dict[Any, int] = {}  # fx node -> layer
     group_of_call: dict[int, int] = {}
@@ -44,7 +42,7 @@ def layers(graph: StorageGraph) -> ComputationGraph:
         label = label_of(fx_node)
         op = forward.get(fx_node)
         if op is not None:
-            if not any(matters[value] for _, value in graph.written[op]):
+            if not any(joint.makes_node[value] for _, value in graph.written[op]):
                 continue
             layer = group_of_call.get(label.call) if label.call else None
             if layer is None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from .standin import StandIn
 
 Kind = tuple[torch.Size, torch.dtype, torch.device, tuple[int, ...]]
 
@@ -44,24 +47,24 @@ class AsCaptured:
     Parameters
     ----------
     root : LossModule
-    names : stand-in -> name in ``root`` of each parameter and buffer
-    fakes : stand-in -> fake twin
+    standin : StandIn, with the fake twin of each parameter and buffer
     """
 
-    def __init__(self, root: nn.Module, names: dict[str, str], fakes: dict[str, torch.Tensor]):
+    def __init__(self, root: nn.Module, standin: StandIn):
         modules = modules_of(root)
         self.paths, self.types = list(modules), [type(module) for module in modules.values()]
         self.training = [module.training for module in modules.values()]
         self.places = []
-        for standin, name in names.items():
+        for target, name in standin.names.items():
             owner, _, leaf = name.rpartition(".")
-            self.places.append((standin, owner, leaf))
-        self.kinds = [kind_of(tensor) for tensor in fakes.values()]
-        self.requires_grad = [tensor.requires_grad for tensor in fakes.values()]
-        standin_of = {id(_tensor(modules[owner], leaf)): standin for standin, owner, leaf in self.places}
+            self.places.append((target, owner, leaf))
+        fakes = [getattr(standin, target) for target in standin.names]
+        self.kinds = [kind_of(fake) for fake in fakes]
+        self.requires_grad = [fake.requires_grad for fake in fakes]
+        target_of = {id(_tensor(modules[owner], leaf)): target for target, owner, leaf in self.places}
         first = {(owner, leaf) for _, owner, leaf in self.places}
         self.tied = [
-            (owner, leaf, standin_of[id(tensor)])
+            (owner, leaf, target_of[id(tensor)])
             for owner, module in modules.items()
             for leaf, tensor in (*module._parameters.items(), *module._buffers.items())
             if tensor is not None and (owner, leaf) not in first

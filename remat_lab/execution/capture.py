@@ -50,7 +50,7 @@ class CapturedModel:
     model : nn.Module
     inputs : list of tensor
         The example tensors, in the order of the arguments; ``fake_inputs`` are their fake twins.
-    storages, graph_module, loss_module, standin, signature
+    storages, graph_module, loss_module, standin, signature, as_captured
         The ties between the graph and the model, for execution.
     """
 
@@ -62,15 +62,10 @@ class CapturedModel:
     loss_module: LossModule
     standin: StandIn
     signature: Signature
+    as_captured: AsCaptured
     training: bool = True
     autocast: str = ""  # the dtype it was captured under, if any
     warm: list[bool] = field(default_factory=list, repr=False)  # not empty once every op has run
-    changes: AsCaptured | None = field(default=None, repr=False)
-
-    @property
-    def as_captured(self) -> AsCaptured:
-        assert self.changes is not None  # capture() sets it
-        return self.changes
 
     @property
     def joint(self) -> JointGraph:
@@ -112,11 +107,6 @@ class CapturedModel:
             for _, tensor in tensors_of(node)
             if tensor.dim() or tensor.device.type != "cpu"
         )
-
-    @cached_property
-    def fake_state(self) -> dict[str, torch.Tensor]:
-        """Fake twins of parameters and buffers by stand-in."""
-        return {standin: getattr(self.standin, standin) for standin in self.standin.names}
 
     @cached_property
     def resident_value(self) -> dict[str, int]:
@@ -254,13 +244,18 @@ def capture(
             f"{type(model).__name__} was traced to a graph that cannot be planned: {error}"
         ) from error
     cap = CapturedModel(
-        model, tensors, fakes, storages, graph_module, module, standin, signature, training=model.training
+        model,
+        tensors,
+        fakes,
+        storages,
+        graph_module,
+        module,
+        standin,
+        signature,
+        AsCaptured(module, standin),
+        training=model.training,
     )
-    return replace(
-        cap,
-        autocast=autocast_state(cap.device),
-        changes=AsCaptured(module, standin.names, cap.fake_state),
-    )
+    return replace(cap, autocast=autocast_state(cap.device))
 
 
 def input_names(signature: Signature) -> list[str]:

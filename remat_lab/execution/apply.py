@@ -69,6 +69,7 @@ class PlannedModule(nn.Module):
         # The caller has the loss from here on; what comes before may include backward ops that need no gradient.
         self.split = int((self.schedule.actions == cap.storages.loss_gradient).argmax())
         self.made_buffers = _buffers_made(cap, self.schedule, self.split)
+        self.written = {made.target for made in self.made_buffers}
         self.fallback = fallback
         self.training = cap.model.training
         self._warned: set[str] = set()
@@ -145,12 +146,10 @@ class _Planned(torch.autograd.Function):
         residents = dict(zip(targets, tensors, strict=True))
         interpreter = Interpreter(cap, module.schedule, residents)
         interpreter.advance(module.split)
-        outputs = cap.storages.outputs
-        k, output = next((k, output) for k, output in enumerate(outputs) if output.kind == "loss")
+        k, output = next((k, o) for k, o in enumerate(cap.storages.outputs) if o.kind == "loss")
         loss = interpreter.output(k)
         _write_buffers(module, interpreter)
-        written = {buffer.target for buffer in module.made_buffers}
-        ctx.interpreter, ctx.cap, ctx.targets, ctx.written = interpreter, cap, targets, written
+        ctx.interpreter, ctx.cap, ctx.targets, ctx.written = interpreter, cap, targets, module.written
         ctx.versions = [tensor._version for tensor in tensors]
         # A tensor of its own: the interpreter's, once it had this function as its history, would hold itself.
         return loss.clone() if cap.joint.resident[output.value] else loss.detach()

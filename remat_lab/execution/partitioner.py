@@ -56,7 +56,7 @@ def _closed(cap: CapturedModel, order: list[int]) -> np.ndarray:
         for value in joint.reads.row(op).tolist():
             if value in writer and value not in done:
                 run(writer[value])
-        if op in ops and joint.runs_once[op]:
+        if joint.runs_once[op] and op in ops:
             return  # its values stay; torch knows nothing of that
         ops.append(op)
         done.update(joint.writes.row(op).tolist())

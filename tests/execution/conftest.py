@@ -13,6 +13,15 @@ from remat_lab.schedule import Schedule
 
 from .networks import NETWORKS
 
+#: Options by which a method that searches until its time is up does not.
+SHORT = {
+    "local-search": {"seconds": 0.2},
+    "checkmate": {"time_limit": 1.0, "warm_start": 0.2},
+    "checkmate-lp": {"time_limit": 1.0},
+    "retention-intervals": {"time_limit": 1.0, "warm_start": 0.2},
+    "oracle": {"states": 20_000},
+}
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():

@@ -11,15 +11,8 @@ from remat_lab.errors import InfeasibleBudget, TooLarge
 from remat_lab.execution.measure import meter_for
 from remat_lab.joint import CATEGORIES, JointGraph
 
+from .conftest import SHORT
 from .networks import NETWORKS
-
-SHORT = {
-    "local-search": {"seconds": 0.2},
-    "checkmate": {"time_limit": 1.0, "warm_start": 0.2},
-    "checkmate-lp": {"time_limit": 1.0},
-    "retention-intervals": {"time_limit": 1.0, "warm_start": 0.2},
-    "oracle": {"states": 20_000},
-}
 
 
 def normed():

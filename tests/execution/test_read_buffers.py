@@ -11,6 +11,8 @@ from torch import nn
 import remat_lab as rl
 from remat_lab.errors import InfeasibleBudget, TooLarge
 
+from .conftest import SHORT
+
 
 class Average(nn.Module):
     """A running average, updated in place and subtracted."""
@@ -51,14 +53,6 @@ NETS = {
     "running maximum": Scaled,
     "spectral norm": lambda: spectral(nn.utils.parametrizations.spectral_norm),
     "spectral norm, old form": lambda: spectral(nn.utils.spectral_norm),
-}
-#: So that a method that searches until its time is up does not.
-SHORT = {
-    "local-search": {"seconds": 0.2},
-    "checkmate": {"time_limit": 1.0, "warm_start": 0.2},
-    "checkmate-lp": {"time_limit": 1.0},
-    "retention-intervals": {"time_limit": 1.0, "warm_start": 0.2},
-    "oracle": {"states": 20_000},
 }
 
 

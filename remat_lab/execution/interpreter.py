@@ -234,8 +234,8 @@ def _acts(program: Program, schedule: Schedule, random: RandomState, verify: boo
     acts = [free[~code] if code < 0 else run[code] for code in schedule.actions.tolist()]
     sums: dict[int, list[int]] = {}
     several = schedule.run_counts > 1
-    ops = schedule.actions[schedule.actions >= 0]
-    first = list(dict.fromkeys(ops[np.array(program.random)[ops]].tolist()))
+    ran = schedule.actions[schedule.actions >= 0].tolist() if any(program.random) else []
+    first = list(dict.fromkeys(op for op in ran if program.random[op]))
     stream = Stream(program, random, first)
     for op in np.flatnonzero(schedule.run_counts if stream.reorders else several).tolist():
         draws, checked = program.random[op], verify and several[op] and program.defined[op]
